@@ -1,0 +1,63 @@
+"""Models by name.
+
+A registered module offers ``describe(options) -> ModelDescription``, which touches no weights, and
+``build(options, blocks) -> StageModel``, which loads only the blocks asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from physis_core.errors import InputError
+from physis_core.models.protocol import ModelDescription, StageModel
+
+_MODULES = {
+    'so101': 'physis_core.models.so101.stages',
+    'dit': 'physis_core.models.dit',
+}
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model's name and options: small, serialisable, the same on every machine."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps({'name': self.name, 'options': dict(self.options)})
+
+    @classmethod
+    def from_json(cls, text: str) -> ModelSpec:
+        """The inverse of :meth:`to_json`."""
+        data = json.loads(text)
+        return cls(data['name'], data['options'])
+
+
+def model_names() -> list[str]:
+    """The registered names, sorted."""
+    return sorted(_MODULES)
+
+
+def describe(spec: ModelSpec) -> ModelDescription:
+    """The model's description; no weights are read."""
+    description: ModelDescription = _module(spec.name).describe(spec.options)
+    return description
+
+
+def build(spec: ModelSpec, blocks: Collection[int] | None = None) -> StageModel:
+    """The model with the weights of ``blocks`` (None: all), of embedding and of head."""
+    model: StageModel = _module(spec.name).build(spec.options, blocks)
+    return model
+
+
+def _module(name: str) -> ModuleType:
+    if name not in _MODULES:
+        raise InputError(f'model `{name}` is not known; choose one of {", ".join(model_names())}')
+    return importlib.import_module(_MODULES[name])
