@@ -1,0 +1,1 @@
+"""Deciding what runs where: profiles, plans, placement, admission."""

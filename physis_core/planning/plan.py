@@ -1,0 +1,213 @@
+"""A plan: which device holds which stages, what it may batch, and what follows from it.
+
+A plan is a frozen value that can be written to disk.  The engine and the simulator execute the
+same plan with the same dispatch code; there is no other notion of a "mode" anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from physis_core.errors import PlanError
+from physis_core.graph import StageGraph
+
+SCHEMA_VERSION = 1
+LINK_KINDS = ('shm', 'gloo', 'nccl')
+
+
+@dataclass(frozen=True)
+class VirtualRank:
+    """Stages of one stream that live together on a device, with their KV."""
+
+    device: int
+    stages: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BatchRule:
+    """What a device may run in one call.  Members always belong to the same block.
+
+    Attributes:
+        max_batch: most members of a batch.
+        across_steps: whether members may be at different steps.
+        across_streams: whether members may belong to different streams.
+        wait_us: how long a chunk that enters may wait for company [us]; never past the slack of
+            the tightest member.
+    """
+
+    max_batch: int = 1
+    across_steps: bool = False
+    across_streams: bool = True
+    wait_us: int = 0
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the planner expects of a plan.  Times in microseconds, sizes in bytes.
+
+    Attributes:
+        period_us: interval between chunks (mean stage times).
+        response_us: from a chunk's start to its output (mean stage times).
+        period_p99_us: the interval that p99 stage times allow: what a deadline may rely on.
+        lower_bound_us: LB(G), no plan on that many devices is faster.
+        device_bytes: weights, KV and workspace, per device.
+        margin: 1 - period_p99_us / allowed period, where a period was asked for.
+    """
+
+    period_us: int
+    response_us: int
+    period_p99_us: int = 0
+    lower_bound_us: int = 0
+    device_bytes: tuple[int, ...] = ()
+    margin: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one stream of a model runs on a set of devices.
+
+    Attributes:
+        mode: a name for people; no code depends on it.
+        graph: the stages that are placed.
+        ranks: every stage of the graph, once, on a device.
+        batch: what a device may batch.
+        order: per device, its stages from first to last served among equally urgent tasks;
+            empty: later stages first.
+        slots_per_edge: places for waiting hidden states between two devices.
+        max_in_flight: chunks of a stream that may be under way; the source waits beyond that.
+        period_us: pace of the source [us]; 0: as fast as ``max_in_flight`` allows.
+        link: how hidden states travel between devices.
+        prediction: what the planner expects, if a planner made this plan.
+    """
+
+    mode: str
+    graph: StageGraph
+    ranks: tuple[VirtualRank, ...]
+    batch: BatchRule = BatchRule()
+    order: tuple[tuple[int, ...], ...] = ()
+    slots_per_edge: int = 1
+    max_in_flight: int = 1
+    period_us: int = 0
+    link: str = 'shm'
+    prediction: Prediction | None = None
+    _device_of: tuple[int, ...] = field(init=False, repr=False, compare=False, default=())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, '_device_of', self._validated_placement())
+        for name, low in (('slots_per_edge', 1), ('max_in_flight', 1), ('period_us', 0)):
+            if getattr(self, name) < low:
+                raise PlanError(f'{name} is {getattr(self, name)}; the least is {low}')
+        if self.batch.max_batch < 1 or self.batch.wait_us < 0:
+            raise PlanError(f'batch rule {self.batch}: max_batch is at least 1, wait_us at least 0')
+        if self.link not in LINK_KINDS:
+            raise PlanError(f'link `{self.link}` is not known; choose one of {LINK_KINDS}')
+        for device, stages in enumerate(self.order):
+            if sorted(stages) != sorted(self.stages_on(device)):
+                raise PlanError(
+                    f'order of device {device} lists stages {sorted(stages)}, but it holds '
+                    f'{sorted(self.stages_on(device))}; list each of its stages once')
+
+    def _validated_placement(self) -> tuple[int, ...]:
+        device_of: dict[int, int] = {}
+        for rank in self.ranks:
+            if rank.device < 0:
+                raise PlanError(f'stages {rank.stages} are on device {rank.device}; '
+                                'devices are numbered from 0')
+            for stage in rank.stages:
+                if not 0 <= stage < self.graph.stages:
+                    raise PlanError(f'stage {stage} on device {rank.device} does not exist; '
+                                    f'the graph has stages 0 to {self.graph.stages - 1}')
+                if stage in device_of:
+                    raise PlanError(f'stage {stage} is on devices {device_of[stage]} and '
+                                    f'{rank.device}; place it once')
+                device_of[stage] = rank.device
+        missing = [stage for stage in range(self.graph.stages) if stage not in device_of]
+        if missing:
+            raise PlanError(f'stage {missing[0]} is on no device '
+                            f'({len(missing)} of {self.graph.stages} missing); place every stage')
+        return tuple(device_of[stage] for stage in range(self.graph.stages))
+
+    # -- reading -------------------------------------------------------------------------------
+
+    @property
+    def devices(self) -> int:
+        """One more than the highest device in use."""
+        return max(self._device_of) + 1
+
+    def device_of(self, stage: int) -> int:
+        """The device that holds a stage."""
+        return self._device_of[stage]
+
+    def stages_on(self, device: int) -> list[int]:
+        """The stages a device holds, ascending."""
+        return [stage for stage, where in enumerate(self._device_of) if where == device]
+
+    def blocks_on(self, device: int) -> list[int]:
+        """The blocks whose weights a device needs, ascending."""
+        return sorted({stage % self.graph.blocks for stage in self.stages_on(device)})
+
+    def edges(self) -> list[tuple[int, int]]:
+        """Pairs (sender, receiver) of devices between which hidden states travel."""
+        pairs = zip(self._device_of, self._device_of[1:], strict=False)
+        return sorted({(a, b) for a, b in pairs if a != b})
+
+    def kv_devices(self, step: int, block: int) -> list[int]:
+        """The devices that keep the KV written at ``(step, block)``: those of its readers."""
+        return sorted({self.device_of(self.graph.stage(reader, block))
+                       for reader in self.graph.kv_reader_steps(step)})
+
+    def weight_copies(self) -> int:
+        """How many copies of a block's weights are held, summed over blocks."""
+        return sum(len(self.blocks_on(device)) for device in range(self.devices))
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """JSON with a schema version."""
+        data = asdict(self)
+        del data['_device_of']
+        return json.dumps({'schema': SCHEMA_VERSION, **data}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            PlanError: not JSON, another schema version, unknown or missing fields, or a plan
+                that contradicts itself.
+        """
+        try:
+            data: dict[str, Any] = json.loads(text)
+            schema = data.pop('schema')
+            if schema != SCHEMA_VERSION:
+                raise PlanError(f'plan has schema version {schema}, this is version '
+                                f'{SCHEMA_VERSION}; make the plan again with `physis plan`')
+            return cls._from_mapping(data)
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise PlanError(f'this is not a plan ({type(error).__name__}: {error}); '
+                            'make one with `physis plan`') from error
+
+    @classmethod
+    def _from_mapping(cls, data: Mapping[str, Any]) -> Plan:
+        fields = dict(data)
+        fields['graph'] = StageGraph(**fields['graph'])
+        fields['ranks'] = tuple(VirtualRank(rank['device'], tuple(rank['stages']))
+                                for rank in fields['ranks'])
+        fields['batch'] = BatchRule(**fields['batch'])
+        fields['order'] = tuple(tuple(stages) for stages in fields['order'])
+        if fields['prediction'] is not None:
+            prediction = dict(fields['prediction'])
+            prediction['device_bytes'] = tuple(prediction['device_bytes'])
+            fields['prediction'] = Prediction(**prediction)
+        return cls(**fields)
+
+
+def ranks_from_devices(device_of: list[int]) -> tuple[VirtualRank, ...]:
+    """Virtual ranks from a list that names the device of every stage."""
+    ranks: dict[int, list[int]] = {}
+    for stage, device in enumerate(device_of):
+        ranks.setdefault(device, []).append(stage)
+    return tuple(VirtualRank(device, tuple(stages)) for device, stages in sorted(ranks.items()))

@@ -1,0 +1,1 @@
+"""Running plans: engine, workers, dispatch, KV pools, links."""
