@@ -1,0 +1,22 @@
+"""Measure the engine or the planner: `physis bench NAME`, or `all`."""
+
+from __future__ import annotations
+
+import argparse
+
+from physis_core.cli.commands import bench_modules, execute, load
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument('name', help=f'one of {", ".join(bench_modules())}, or all')
+    parser.add_argument('arguments', nargs=argparse.REMAINDER,
+                        help='options of that bench (`physis bench NAME --help`)')
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one bench, or each in turn; the highest of their exit codes."""
+    modules = bench_modules()
+    names = list(modules) if args.name == 'all' else [args.name]
+    return max(execute(load('bench', name, modules), f'physis bench {name}', args.arguments)
+               for name in names)

@@ -1,0 +1,54 @@
+"""Entry point of the `physis` command.
+
+Bad input is one sentence on stderr and exit code 2; a failure at run time is one sentence and exit
+code 1.  A trace-back is a bug of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from physis_core.cli.commands import command_modules, execute, load, needs
+from physis_core.errors import InputError, PhysisError
+
+BAD_INPUT = 2
+FAILED = 1
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `physis` with the given arguments (None: those of the process)."""
+    name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ['--help']
+    try:
+        if name in ('-h', '--help'):
+            print(_usage())
+            return 0
+        return execute(load('command', name, command_modules()), f'physis {name}', rest)
+    except InputError as error:
+        return _say(error, BAD_INPUT)
+    except ModuleNotFoundError as error:
+        return _say(InputError(f'command `{name}` {needs(error)}'), BAD_INPUT)
+    except PhysisError as error:
+        return _say(error, FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _say(error: PhysisError, code: int) -> int:
+    print(f'physis: {" ".join(str(error).split())}', file=sys.stderr)
+    return code
+
+
+def _usage() -> str:
+    return ('usage: physis COMMAND [OPTIONS]\n\n'
+            f'commands: {", ".join(command_modules())}\n\n'
+            '`physis COMMAND --help` explains one of them.')
+
+
+if __name__ == '__main__':
+    sys.exit(main())
