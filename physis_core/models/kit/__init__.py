@@ -1,0 +1,1 @@
+"""The parts that all families share: attention, rotary positions, modulation, norms."""
