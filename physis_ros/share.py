@@ -51,7 +51,7 @@ def _from_ament_index() -> Path | None:
         return None
     try:
         return Path(get_package_share_directory(PACKAGE))
-    except (PackageNotFoundError, EnvironmentError):  # EnvironmentError: AMENT_PREFIX_PATH unset
+    except (PackageNotFoundError, OSError):  # OSError: AMENT_PREFIX_PATH is not set
         return None
 
 

