@@ -1,0 +1,73 @@
+"""Waking another process: a futex word in shared memory.
+
+Whoever has news writes a value that never stood there before and wakes the waiter.  The waiter
+reads the word, looks for news, and sleeps only if the word is still the same, so that no news can
+fall between looking and sleeping.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import platform
+
+import numpy as np
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_SYS_FUTEX = {'x86_64': 202, 'aarch64': 98}.get(platform.machine(), 202)
+_FUTEX_WAIT, _FUTEX_WAKE = 0, 1
+_RINGERS, _RINGS_PER_RINGER = 1 << 12, 1 << 20
+
+
+class _TimeSpec(ctypes.Structure):
+    _fields_ = (('tv_sec', ctypes.c_int64), ('tv_nsec', ctypes.c_int64))
+
+
+class Bell:
+    """One futex word: rung by many, waited for by one.
+
+    ``ringer`` is a small number (below 4096) that is different in every process that rings.
+    """
+
+    def __init__(self, words: np.ndarray, index: int, ringer: int, spin: int = 0) -> None:
+        """Use the ``index``-th of the uint32 ``words``; ``spin``: looks before sleeping."""
+        self._word = words[index:index + 1]
+        self._address = ctypes.c_void_p(self._word.ctypes.data)
+        self._base = ringer % _RINGERS * _RINGS_PER_RINGER
+        self._count = itertools.count(1)  # its next() is atomic: several threads may ring
+        self._spin = spin
+
+    def ring(self) -> None:
+        """Wake the waiter."""
+        self._word[0] = self._base + next(self._count) % _RINGS_PER_RINGER
+        _LIBC.syscall(_SYS_FUTEX, self._address, _FUTEX_WAKE, 1, None, None, 0)
+
+    def read(self) -> int:
+        """The value to hand to :meth:`wait`; take it before looking for news."""
+        return int(self._word[0])
+
+    def wait(self, seen: int, timeout_ns: int) -> None:
+        """Sleep until the word differs from ``seen``, at most ``timeout_ns``."""
+        word = self._word
+        for _ in range(self._spin):
+            if word[0] != seen:
+                return
+            os.sched_yield()
+        if timeout_ns <= 0:
+            return
+        span = _TimeSpec(timeout_ns // 1_000_000_000, timeout_ns % 1_000_000_000)
+        _LIBC.syscall(_SYS_FUTEX, self._address, _FUTEX_WAIT, ctypes.c_uint32(seen),
+                      ctypes.byref(span), None, 0)
+
+
+def precise_sleeps() -> None:
+    """Ask the kernel to wake this thread within a microsecond instead of fifty."""
+    pr_set_timerslack = 29
+    _LIBC.prctl(pr_set_timerslack, 1000, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when the thread that started it ends."""
+    pr_set_pdeathsig, sigkill = 1, 9
+    _LIBC.prctl(pr_set_pdeathsig, sigkill, 0, 0, 0)

@@ -1,0 +1,152 @@
+"""Shared memory that all processes of an engine read: control words, newest observations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from physis_core.errors import InputError
+from physis_core.models.protocol import TensorSpec
+from physis_core.runtime.packets import PacketLayout, aligned
+from physis_core.shared_block import SharedBlock
+
+CLOSED = -1
+
+
+class ControlBoard:
+    """A few integers for every host process, device and stream of an engine.
+
+    Attributes:
+        bells: uint32, the futex word of every host process, then that of the engine.
+        heartbeat_ns: int64 per host process; written by the host, read by the engine.
+        attention: int64 per device, 1 = look at your links; set by anyone, cleared by the device.
+        requests: int64 per host process, counts control messages; written by the engine.
+        epochs: int64 per stream slot, -1 = closed; written by the engine, read by devices.
+        resets: int64[1], counts changes of ``epochs``; written by the engine.
+    """
+
+    def __init__(self, block: SharedBlock, hosts: int, devices: int, streams: int) -> None:
+        words = np.frombuffer(block.memory, np.int64)
+        sizes = (hosts + 1, hosts, devices, hosts, streams, 1)
+        (bells, self.heartbeat_ns, self.attention, self.requests, self.epochs,
+         self.resets) = np.split(words[:sum(sizes)], np.cumsum(sizes)[:-1])
+        self.bells = bells.view(np.uint32)[::2]
+        self.engine_bell = hosts
+        self.block = block
+
+    @classmethod
+    def create(cls, hosts: int, devices: int, streams: int) -> ControlBoard:
+        """A new board, every stream closed."""
+        size = 8 * (hosts + 1 + hosts + devices + hosts + streams + 1)
+        board = cls(SharedBlock.create(size), hosts, devices, streams)
+        board.epochs[:] = CLOSED
+        return board
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a robot saw, and when.
+
+    Attributes:
+        identity: counts the observations of the stream.
+        capture_ns: capture of its oldest part (steady clock).
+        received_ns: when the engine got it (steady clock).
+        arrays: by name.
+    """
+
+    identity: int
+    capture_ns: int
+    received_ns: int
+    arrays: Mapping[str, np.ndarray]
+
+
+class ObservationBoard:
+    """The newest observation of one stream.
+
+    The engine writes, any device reads.  A writer goes round a few places, so that a reader has
+    that many writes of time to copy one; should it be overtaken all the same, it reads again.
+    """
+
+    PLACES = 4
+    _WORDS = 4  # version, identity, capture_ns, received_ns
+
+    def __init__(self, block: SharedBlock, observation: Mapping[str, TensorSpec]) -> None:
+        self.block = block
+        self._specs = observation
+        layout = PacketLayout(observation)
+        stride = aligned(8 * self._WORDS) + layout.nbytes
+        self._newest = np.frombuffer(block.memory, np.int64, 1)
+        self._words, self._arrays = [], []
+        for place in range(self.PLACES):
+            offset = aligned(8) + place * stride
+            self._words.append(np.frombuffer(block.memory, np.int64, self._WORDS, offset))
+            views = layout.views(block.memory, offset + aligned(8 * self._WORDS))
+            self._arrays.append({name: view.numpy() for name, view in views.items()})
+
+    @classmethod
+    def create(cls, observation: Mapping[str, TensorSpec]) -> ObservationBoard:
+        """A board that holds nothing yet."""
+        stride = aligned(8 * cls._WORDS) + PacketLayout(observation).nbytes
+        return cls(SharedBlock.create(aligned(8) + cls.PLACES * stride), observation)
+
+    @property
+    def newest_identity(self) -> int:
+        """Identity of the newest observation; 0: there is none."""
+        return int(self._newest[0])
+
+    def clear(self) -> None:
+        """Forget what was seen (a reset): the next observation is the only one."""
+        self._newest[0] = 0
+
+    def check(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Refuse an observation that is not of the declared names, shapes and types.
+
+        Raises:
+            InputError: with the name, what came and what was expected.
+        """
+        for name, spec in self._specs.items():
+            if name not in arrays:
+                raise InputError(f'observation lacks `{name}`; it needs '
+                                 f'{", ".join(sorted(self._specs))}')
+            array = np.asarray(arrays[name])
+            if array.shape != spec.shape or array.dtype != np.dtype(spec.dtype):
+                raise InputError(
+                    f'observation `{name}` is {array.dtype} {list(array.shape)}, expected '
+                    f'{spec.dtype} {list(spec.shape)}; convert it before observe()')
+            if array.dtype.kind == 'f' and not np.isfinite(array).all():
+                raise InputError(f'observation `{name}` holds NaN or infinity; drop it at its '
+                                 'source')
+        unknown = sorted(set(arrays) - set(self._specs))
+        if unknown:
+            raise InputError(f'observation has an unknown part `{unknown[0]}`; the model takes '
+                             f'{", ".join(sorted(self._specs))}')
+
+    def write(self, identity: int, arrays: Mapping[str, np.ndarray], capture_ns: int) -> None:
+        """Put a checked observation on the board."""
+        place = identity % self.PLACES
+        words = self._words[place]
+        words[0] += 1  # odd: being written
+        for name, view in self._arrays[place].items():
+            view[...] = arrays[name]
+        words[1:] = (identity, capture_ns, time.monotonic_ns())
+        words[0] += 1
+        self._newest[0] = identity
+
+    def read(self) -> Observation | None:
+        """A copy of the newest observation; None: there is none."""
+        while True:
+            identity = int(self._newest[0])
+            if not identity:
+                return None
+            words = self._words[identity % self.PLACES]
+            version = int(words[0])
+            if version % 2:
+                continue
+            _, seen, capture_ns, received_ns = (int(word) for word in words)
+            arrays = {name: view.copy()
+                      for name, view in self._arrays[identity % self.PLACES].items()}
+            if words[0] == version:
+                return Observation(seen, capture_ns, received_ns, arrays)

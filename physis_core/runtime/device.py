@@ -1,0 +1,316 @@
+"""One device: take what has arrived, choose a batch, run it, hand it on.
+
+A device never waits inside: :meth:`Device.advance` does what can be done now and says when it
+wants to be called again.  Its host calls it when a link has news or that time has come.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from physis_core.errors import OrderViolation, StreamError
+from physis_core.graph import StageGraph
+from physis_core.planning.plan import Plan
+from physis_core.runtime.boards import ControlBoard
+from physis_core.runtime.dispatch import Batch, Dispatcher, ReadyQueue, WaitUntil, Work
+from physis_core.runtime.executor import Executor
+from physis_core.runtime.links.shm import Message, ShmInlet, ShmOutlet
+from physis_core.runtime.packets import ChunkState
+from physis_core.runtime.stage_times import StageTimes
+from physis_core.runtime.telemetry import StageLog
+
+ENGINE = -1
+"""The engine's number as the end of a link."""
+
+Fault = Callable[[int, int, str, str], None]
+"""Report (stream, epoch, kind, text) to the engine."""
+
+
+@dataclass
+class _Stream:
+    """What a device knows of an open stream."""
+
+    plan: Plan
+    timed: bool
+    remaining_ns: list[int]
+
+
+@dataclass
+class _Outbox:
+    """Finished work that found no place in its link: it blocks its stage until it is gone."""
+
+    outlet: ShmOutlet
+    items: deque[tuple[ChunkState, Mapping[str, torch.Tensor]]] = field(default_factory=deque)
+
+    def send(self, state: ChunkState, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Send now, or keep it in order."""
+        if self.items or not self.outlet.try_send(state, tensors):
+            self.items.append((state, tensors))
+
+    def flush(self) -> bool:
+        """Send what was kept; whether all of it went."""
+        while self.items:
+            if not self.outlet.try_send(*self.items[0]):
+                return False
+            self.items.popleft()
+        return True
+
+
+class Device:
+    """The stages that live on one device.  Used by one thread of its host process."""
+
+    def __init__(self, index: int, graph: StageGraph, executor: Executor, dispatcher: Dispatcher,
+                 board: ControlBoard, log: StageLog, times: StageTimes, fault: Fault, *,
+                 single_stage: bool) -> None:
+        """``single_stage``: one stage lives here; what waits for it stays in the link's places."""
+        self.index = index
+        self._graph = graph
+        self._executor = executor
+        self._dispatcher = dispatcher
+        self._board = board
+        self._epochs = board.epochs
+        self._resets = 0
+        self._log = log
+        self._times = times
+        self._fault = fault
+        self._single_stage = single_stage
+        self._queue = ReadyQueue()
+        self._streams: dict[int, _Stream] = {}
+        self._inlets: dict[int, ShmInlet] = {}
+        self._kv_inlets: dict[int, ShmInlet] = {}
+        self._outboxes: dict[int, _Outbox] = {}
+        self._kv_outboxes: dict[int, _Outbox] = {}
+        self._running: tuple[Batch, int, int] | None = None
+        self._free_ns = 0
+        self._blocked = False
+
+    # -- set-up, called by the host ----------------------------------------------------------------
+
+    def open(self, stream: int, plan: Plan, seed: int, timed: bool, response_ns: int,
+             prompt: Mapping[str, np.ndarray]) -> None:
+        """Prepare for a stream.
+
+        Raises:
+            Refused: no room for its KV.
+        """
+        stages = [self._graph.step_block(stage) for stage in plan.stages_on(self.index)]
+        self._executor.open(stream, seed, stages, prompt)
+        outputs = self._graph.output_stage + 1
+        remaining = [max(0, response_ns * (outputs - stage - 1) // outputs) if timed else 0
+                     for stage in range(self._graph.stages)]
+        self._streams[stream] = _Stream(plan, timed, remaining)
+
+    def close(self, stream: int) -> None:
+        """Forget a stream and all of its work."""
+        if self._streams.pop(stream, None) is None:
+            return
+        self._executor.close(stream)
+        self._discard(self._queue.close(stream))
+        for outbox in (*self._outboxes.values(), *self._kv_outboxes.values()):
+            kept = [item for item in outbox.items if item[0].stream != stream]
+            outbox.items.clear()
+            outbox.items.extend(kept)
+
+    def connect_inlet(self, sender: int, inlet: ShmInlet, kv: bool) -> None:
+        """Receive from a device or from the engine."""
+        (self._kv_inlets if kv else self._inlets)[sender] = inlet
+
+    def connect_outlet(self, receiver: int, outlet: ShmOutlet, kv: bool) -> None:
+        """Send to a device or to the engine."""
+        (self._kv_outboxes if kv else self._outboxes)[receiver] = _Outbox(outlet)
+
+    def disconnect(self, other: int) -> None:
+        """Forget the links to and from a device that is gone."""
+        for links in (self._inlets, self._kv_inlets, self._outboxes, self._kv_outboxes):
+            links.pop(other, None)
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def advance(self) -> int | None:
+        """Do what can be done; returns when to call again (steady ns), None: on news only."""
+        self._follow_resets()
+        if self._running is not None:
+            batch, start_ns, end_ns = self._running
+            if time.monotonic_ns() < end_ns:
+                return end_ns
+            self._running = None
+            self._finish(batch, start_ns, end_ns)
+        self._flush()
+        self._pull()
+        now_ns = time.monotonic_ns()
+        decision = self._choose(now_ns)
+        if isinstance(decision, WaitUntil):
+            return decision.ns
+        return self._start(decision, now_ns)
+
+    def _follow_resets(self) -> None:
+        """Drop the work of epochs that have ended."""
+        resets = int(self._board.resets[0])
+        if resets == self._resets:
+            return
+        self._resets = resets
+        for stream in self._streams:
+            if self._queue.epoch(stream) not in (None, self._epochs[stream]):
+                self._discard(self._queue.close(stream))
+
+    def _flush(self) -> None:
+        """Send what found no place before; a device is free only when its results have gone."""
+        outboxes = (*self._outboxes.values(), *self._kv_outboxes.values())
+        blocked = not all([outbox.flush() for outbox in outboxes])
+        if self._blocked and not blocked:
+            self._free_ns = time.monotonic_ns()
+        self._blocked = blocked
+
+    def _pull(self) -> None:
+        for inlet in self._kv_inlets.values():
+            while (message := inlet.pull()) is not None:
+                self._take_kv(inlet, message)
+        for inlet in self._inlets.values():
+            while not (self._single_stage and (self._queue.ready or self._blocked)):
+                message = inlet.pull()
+                if message is None:
+                    break
+                self._take(inlet, message)
+
+    def _take(self, inlet: ShmInlet, message: Message) -> None:
+        state = message.state
+        if not self._current(state.stream, state.epoch):
+            inlet.release(message.slot)
+            return
+        if message.tensors and self._executor.holds_input:
+            state.hidden = message.tensors['hidden']
+            state.latent = message.tensors['latent'].clone()
+            state.condition = message.tensors['condition'].clone()
+            state.release_input = lambda: inlet.release(message.slot)
+        else:
+            inlet.release(message.slot)
+        self._arrive(state, state.sent_ns)
+
+    def _take_kv(self, inlet: ShmInlet, message: Message) -> None:
+        state = message.state
+        if self._current(state.stream, state.epoch):
+            task = state.task(self._graph.blocks)
+            self._executor.take_kv(state.stream, task, message.tensors)
+            self._guarded(state.stream, state.epoch, self._queue.kv_arrived, state.stream,
+                          task.chunk, task.step, task.block)
+        inlet.release(message.slot)
+
+    def _arrive(self, state: ChunkState, arrived_ns: int) -> None:
+        remaining_ns = self._streams[state.stream].remaining_ns[state.stage]
+        work = Work(state.stream, state.epoch, state.task(self._graph.blocks), state.deadline_ns,
+                    remaining_ns, arrived_ns, state)
+        self._guarded(state.stream, state.epoch, self._queue.arrive, work)
+
+    def _current(self, stream: int, epoch: int) -> bool:
+        """Whether work of this epoch still counts; follows the engine into a new epoch."""
+        if epoch != self._epochs[stream] or stream not in self._streams:
+            return False
+        if self._queue.epoch(stream) != epoch:
+            self._discard(self._queue.close(stream))
+            self._queue.open(stream, epoch, self._graph)
+        return True
+
+    def _choose(self, now_ns: int) -> Batch | WaitUntil:
+        ready = self._queue.ready
+        blocked = {receiver for receiver, outbox in self._outboxes.items() if outbox.items}
+        if blocked:
+            ready = [work for work in ready if self._receiver(work) not in blocked]
+        return self._dispatcher.next_batch(now_ns, ready)
+
+    def _start(self, batch: Batch, now_ns: int) -> int:
+        """Run a batch; a real one has ended when this returns, a virtual one ends later."""
+        self._queue.start(batch.members)
+        try:
+            start_ns, end_ns = self._executor.run(batch.members, self._free_ns, now_ns)
+        except StreamError as error:
+            for work in batch.members:
+                self._end_stream(work.stream, work.epoch, error)
+            return now_ns
+        self._times.note(batch.members[0].task.block, len(batch.members), end_ns - start_ns)
+        now_ns = time.monotonic_ns()
+        if end_ns > now_ns:
+            self._running = (batch, start_ns, end_ns)
+            return end_ns
+        self._finish(batch, start_ns, end_ns)
+        return now_ns
+
+    def _finish(self, batch: Batch, start_ns: int, end_ns: int) -> None:
+        """Hand on what has ended, log it, and see what became ready."""
+        streams = len({work.stream for work in batch.members})
+        for work in batch.members:
+            state: ChunkState = work.payload
+            if state.release_input is not None:
+                state.release_input()
+                state.release_input = None
+            self._log.append(work.stream, work.epoch, *work.task, len(batch.members), streams,
+                             work.arrived_ns, start_ns, end_ns)
+            if work.stream not in self._streams or work.epoch != self._epochs[work.stream]:
+                continue
+            if not self._guarded(work.stream, work.epoch, self._queue.end, work):
+                continue
+            self._send_kv(work, state)
+            self._hand_on(work, state, end_ns)
+        self._free_ns = end_ns
+        self._blocked = any(outbox.items for outbox in self._outboxes.values())
+
+    def _hand_on(self, work: Work, state: ChunkState, end_ns: int) -> None:
+        stage = state.stage
+        if stage == self._graph.output_stage:
+            state.finished_ns = end_ns
+            self._outboxes[ENGINE].send(state, self._executor.outputs(state))
+        if stage + 1 == self._graph.stages:
+            return
+        state.stage = stage + 1
+        receiver = self._streams[work.stream].plan.device_of(stage + 1)
+        if receiver == self.index:
+            self._arrive(state, end_ns)
+        else:
+            self._outboxes[receiver].send(state, {
+                'hidden': state.hidden, 'latent': state.latent, 'condition': state.condition})
+
+    def _send_kv(self, work: Work, state: ChunkState) -> None:
+        if state.kv is None:
+            return
+        keys, values = state.kv
+        state.kv = None
+        for device in self._streams[work.stream].plan.kv_devices(work.task.step, work.task.block):
+            if device != self.index:
+                self._kv_outboxes[device].send(state, {'keys': keys, 'values': values})
+
+    def _receiver(self, work: Work) -> int | None:
+        """The device that a task's result goes to; None: it stays."""
+        stage = self._graph.stage(work.task.step, work.task.block)
+        if stage == self._graph.output_stage and stage + 1 == self._graph.stages:
+            return ENGINE
+        if stage + 1 == self._graph.stages:
+            return None
+        receiver = self._streams[work.stream].plan.device_of(stage + 1)
+        return None if receiver == self.index else receiver
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    def _guarded(self, stream: int, epoch: int, action: Callable[..., None], *args: Any) -> bool:
+        """Run a step that checks the order; a violation ends the stream, nothing else."""
+        try:
+            action(*args)
+        except OrderViolation as error:
+            self._end_stream(stream, epoch, error)
+            return False
+        return True
+
+    def _end_stream(self, stream: int, epoch: int, error: StreamError) -> None:
+        if stream in self._streams:
+            self.close(stream)
+            self._fault(stream, epoch, type(error).__name__, str(error))
+
+    def _discard(self, works: list[Work]) -> None:
+        for work in works:
+            if work.payload.release_input is not None:
+                work.payload.release_input()

@@ -1,0 +1,513 @@
+"""The engine: runs plans on host processes, one chunk after the other, at a steady beat.
+
+A chunk *enters* in :meth:`Engine._release`, *moves* from device to device in
+:meth:`physis_core.runtime.device.Device._hand_on`, and *leaves* in :meth:`Engine._collect`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import safetensors.numpy
+import torch
+
+from physis_core import errors
+from physis_core.errors import InputError, PlanError, Refused, StreamError, WorkerLost
+from physis_core.planning.plan import Plan
+from physis_core.runtime.bell import Bell, precise_sleeps
+from physis_core.runtime.boards import CLOSED, ControlBoard, ObservationBoard
+from physis_core.runtime.device import ENGINE
+from physis_core.runtime.host import DeviceSetup, HostSetup
+from physis_core.runtime.links.shm import ShmInlet, ShmOutlet, create_ring, open_inlet, open_outlet
+from physis_core.runtime.packets import (
+    ChunkState,
+    HeaderCodec,
+    PacketLayout,
+    chunk_layout,
+    kv_layout,
+)
+from physis_core.runtime.pool import HostPool, available_cpus
+from physis_core.runtime.stream import FinishedChunk, Stream, StreamOptions
+from physis_core.runtime.telemetry import StageLog
+from physis_core.runtime.virtual import VirtualModel
+from physis_core.runtime.workload import Workload, description_of, workload_to_json
+from physis_core.shared_block import SharedBlock
+
+__all__ = ['Engine', 'EngineOptions', 'FinishedChunk', 'Stream', 'StreamOptions']
+
+_SUPERVISE_NS = 50_000_000
+_IDLE_NS = 50_000_000
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How an engine uses its machine.
+
+    Attributes:
+        pin: give each host process a CPU of its own, where there are enough.
+        spin: looks at the doorbell before a host sleeps: shorter hand-over, more CPU.
+        virtual_hosts: processes that virtual devices share.
+    """
+
+    pin: bool = True
+    spin: int = 0
+    virtual_hosts: int = 2
+
+
+class Engine:
+    """Runs streams of one workload.  Use it as a context manager.
+
+    All methods may be called from any thread.  One thread of the engine lets chunks in, collects
+    what is finished and watches the hosts; ``_lock`` guards what it shares with the callers.  A
+    second one cleans up after faults.  ``_control_lock`` keeps set-up requests to the hosts apart
+    without stopping the first.
+    """
+
+    def __init__(self, workload: Workload, plans: Plan | Sequence[Plan], streams: int = 1,
+                 options: EngineOptions = EngineOptions()) -> None:
+        """Start the host processes.
+
+        Args:
+            workload: the model to run.
+            plans: the plan of every stream slot, or one plan for ``streams`` slots.
+            streams: number of slots, where one plan is given.
+            options: how to use the machine.
+
+        Raises:
+            PlanError: a plan is not for this model.
+            WorkerLost: a host did not start.
+        """
+        self._workload = workload
+        self._description = description_of(workload)
+        self._plans = [plans] * streams if isinstance(plans, Plan) else list(plans)
+        self._check_plans()
+        self._options = options
+        self._devices = max(plan.devices for plan in self._plans)
+        self._host_of = self._assign_hosts()
+        hosts = max(self._host_of) + 1
+        self._board = ControlBoard.create(hosts, self._devices, len(self._plans))
+        self._logs = [StageLog.create() for _ in range(self._devices)]
+        self._codec = HeaderCodec(self._description.graph.passes)
+        self._bell = Bell(self._board.bells, self._board.engine_bell, ringer=0)
+        self._links: dict[tuple[int, int, str], SharedBlock] = {}
+        self._entrances: dict[int, ShmOutlet] = {}
+        self._exits: dict[int, ShmInlet] = {}
+        self._streams: dict[int, Stream] = {}
+        self._epochs = [0] * len(self._plans)
+        self._lock = threading.RLock()
+        self._control_lock = threading.RLock()
+        self._stopping = False
+        self._supervised_ns = 0
+        self._pool = HostPool([self._host_setup(index) for index in range(hosts)], self._board)
+        self._recoveries: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._recovering: set[int] = set()
+        self._thread = threading.Thread(target=self._loop, name='physis-engine', daemon=True)
+        self._recovery = threading.Thread(target=self._recover, name='physis-recovery',
+                                          daemon=True)
+        self._thread.start()
+        self._recovery.start()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.close()
+
+    # -- for users ---------------------------------------------------------------------------------
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the hosts."""
+        return [host.pid for host in self._pool.hosts]
+
+    def open_stream(self, options: StreamOptions = StreamOptions()) -> Stream:
+        """Open a stream in a free slot, with that slot's plan.
+
+        Raises:
+            Refused: no slot is free, or a device has no room; nothing was changed.
+            WorkerLost: a host is gone; it is being replaced, try again.
+        """
+        with self._control_lock:
+            self._raise_if_closed()
+            slot = self._free_slot()
+            plan = self._plans[slot]
+            board = ObservationBoard.create(self._description.observation)
+            stream = Stream(slot, options, plan, board, bool(self._description.observation),
+                            self._change)
+            self._connect(plan)
+            self._open_on_hosts(stream, plan)
+            with self._lock:
+                self._streams[slot] = stream
+                self._begin_epoch(stream)
+            self._bell.ring()
+            return stream
+
+    def stage_logs(self) -> list[StageLog]:
+        """What each device did lately, by device."""
+        return list(self._logs)
+
+    def close(self) -> None:
+        """End all streams and all processes.  Safe to call twice."""
+        with self._lock:
+            if self._stopping:
+                return
+            self._stopping = True
+        self._bell.ring()
+        self._recoveries.put(None)
+        self._thread.join()
+        self._recovery.join()
+        with self._control_lock:
+            for stream in self._streams.values():
+                stream.end(StreamError('the engine was closed'))
+            self._streams.clear()
+            self._pool.close()
+            for block in (*self._links.values(), self._board.block,
+                          *(log.block for log in self._logs)):
+                block.close()
+
+    # -- set-up ------------------------------------------------------------------------------------
+
+    def _check_plans(self) -> None:
+        if not self._plans:
+            raise InputError('an engine needs at least one stream slot; give a plan')
+        for slot, plan in enumerate(self._plans):
+            if plan.graph != self._description.graph:
+                raise PlanError(f'the plan of slot {slot} is for {plan.graph}, the model has '
+                                f'{self._description.graph}; plan for this model')
+
+    def _assign_hosts(self) -> tuple[int, ...]:
+        """The host process of every device."""
+        if isinstance(self._workload, VirtualModel):
+            hosts = min(self._devices, max(1, self._options.virtual_hosts))
+            return tuple(device * hosts // self._devices for device in range(self._devices))
+        return tuple(range(self._devices))
+
+    def _host_setup(self, index: int) -> HostSetup:
+        cpus = available_cpus()
+        hosts = max(self._host_of) + 1
+        pinned = self._options.pin and 1 < hosts <= len(cpus)
+        return HostSetup(
+            index=index, hosts=hosts, devices=self._devices, streams=len(self._plans),
+            host_of=self._host_of, board_address=self._board.block.address,
+            workload=workload_to_json(self._workload), plan=self._plans[0].to_json(),
+            spin=self._options.spin, cpu=cpus[index] if pinned else None,
+            own=tuple(self._device_setup(device) for device in range(self._devices)
+                      if self._host_of[device] == index))
+
+    def _device_setup(self, device: int) -> DeviceSetup:
+        graph = self._description.graph
+        order = self._plans[0].order
+        stages = [plan.stages_on(device) for plan in self._plans]
+        histories = [{(graph.kv_source_step(step), block)
+                      for step, block in map(graph.step_block, own)} for own in stages]
+        return DeviceSetup(
+            index=device,
+            blocks=tuple(sorted({stage % graph.blocks for own in stages for stage in own})),
+            kv_entries=sum(len(own) for own in histories),
+            order=order[device] if device < len(order) else (),
+            single_stage=self._holds_one_stage(device), log_address=self._logs[device].block.address)
+
+    def _holds_one_stage(self, device: int) -> bool:
+        return len({stage for plan in self._plans for stage in plan.stages_on(device)}) == 1
+
+    def _free_slot(self) -> int:
+        with self._lock:
+            for slot in range(len(self._plans)):
+                if slot not in self._streams:
+                    return slot
+            raise Refused(f'all {len(self._plans)} stream slots are in use; close a stream or '
+                          'start the engine with more')
+
+    def _open_on_hosts(self, stream: Stream, plan: Plan) -> None:
+        """Prepare every host for a stream, or none."""
+        prompt = safetensors.numpy.save(dict(stream.options.prompt)) if stream.options.prompt else b''
+        prediction = plan.prediction
+        board = stream.board.block.address if stream.needs_observation else ''
+        opened: list[int] = []
+        try:
+            for host in self._hosts_of(plan):
+                self._pool.hosts[host].request(
+                    'open', prompt, stream=stream.slot, plan=plan.to_json(),
+                    seed=stream.options.seed, timed=stream.options.lead_ns is not None,
+                    response_ns=prediction.response_us * 1000 if prediction else 0, board=board)
+                opened.append(host)
+        except (StreamError, Refused, InputError):
+            for host in opened:
+                self._pool.hosts[host].request('close', stream=stream.slot)
+            raise
+
+    def _hosts_of(self, plan: Plan) -> list[int]:
+        return sorted({self._host_of[rank.device] for rank in plan.ranks})
+
+    # -- links -------------------------------------------------------------------------------------
+
+    def _connect(self, plan: Plan) -> None:
+        """Make the links that a plan needs and that do not exist yet."""
+        graph = plan.graph
+        wanted = [(ENGINE, plan.device_of(0), 'token'),
+                  (plan.device_of(graph.output_stage), ENGINE, 'output')]
+        wanted += [(a, b, 'chunk') for a, b in plan.edges()]
+        wanted += [(a, b, 'kv') for a, b in _kv_edges(plan)]
+        fresh = [key for key in wanted if key not in self._links]
+        for host in range(len(self._pool.hosts)):
+            links = [self._describe_link(key) for key in fresh
+                     if host in (self._host_at(key[0]), self._host_at(key[1]))]
+            if links:
+                self._pool.hosts[host].request('connect', links=links)
+
+    def _host_at(self, device: int) -> int:
+        return self._host_of[device] if device != ENGINE else ENGINE
+
+    def _describe_link(self, key: tuple[int, int, str]) -> dict[str, object]:
+        sender, receiver, kind = key
+        slots = self._slots(sender, receiver, kind)
+        if key not in self._links:
+            shape = self._layout(kind)
+            block = self._links[key] = create_ring(shape, self._codec, slots)
+            with self._lock:
+                if sender == ENGINE:
+                    self._entrances[receiver] = open_outlet(
+                        block, shape, self._codec, slots, self._waker(receiver))
+                if receiver == ENGINE:
+                    self._exits[sender] = open_inlet(
+                        block, shape, self._codec, slots, self._waker(sender))
+        return {'sender': sender, 'receiver': receiver, 'layout': kind,
+                'address': self._links[key].address, 'slots': slots}
+
+    def _layout(self, kind: str) -> PacketLayout:
+        if kind == 'chunk':
+            return chunk_layout(self._description)
+        if kind == 'kv':
+            return kv_layout(self._description)
+        return PacketLayout(self._description.outputs if kind == 'output' else {})
+
+    def _slots(self, sender: int, receiver: int, kind: str) -> int:
+        """Places of a link.
+
+        Between devices that hold one stage each, what the plan says (and one for the task in
+        service, where that is read in place).  Elsewhere devices take in whatever arrives, so
+        that a ring of devices cannot block itself; the cap on chunks in flight bounds it.
+        """
+        in_flight = sum(plan.max_in_flight for plan in self._plans)
+        if kind == 'chunk' and self._holds_one_stage(receiver):
+            in_place = 0 if isinstance(self._workload, VirtualModel) else 1
+            return max(plan.slots_per_edge for plan in self._plans) + in_place
+        if kind == 'kv':
+            return in_flight * self._description.graph.blocks
+        return in_flight
+
+    def _waker(self, device: int) -> Callable[[], None]:
+        """Tell a device that a link has news."""
+        attention, host = self._board.attention, self._host_of[device]
+
+        def wake() -> None:
+            attention[device] = 1
+            self._pool.wake(host)
+        return wake
+
+    # -- the loop ----------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        precise_sleeps()
+        while not self._stopping:
+            seen = self._bell.read()
+            with self._lock:
+                moved = self._collect()
+                next_ns = self._release()
+            self._supervise()
+            if not moved:
+                self._bell.wait(seen, min(next_ns - time.monotonic_ns(), _IDLE_NS))
+
+    def _release(self) -> int:
+        """Let chunks in whose time has come; returns when the next one is due."""
+        now_ns = time.monotonic_ns()
+        next_ns = now_ns + _IDLE_NS
+        for stream in self._streams.values():
+            if stream.paused or (stream.needs_observation and not stream.board.newest_identity):
+                continue
+            while stream.next_release_ns <= now_ns and stream.has_room:
+                if not self._send_token(stream, now_ns):
+                    break
+            if stream.next_release_ns > now_ns:
+                next_ns = min(next_ns, stream.next_release_ns)
+        return next_ns
+
+    def _send_token(self, stream: Stream, now_ns: int) -> bool:
+        """Let one chunk in and plan the next; lateness moves the beat, it does not pile up."""
+        options = stream.options
+        period_ns = stream.plan.period_us * 1000 if options.period_ns is None else options.period_ns
+        late = now_ns - stream.next_release_ns > period_ns
+        release_ns = now_ns if late or not period_ns else stream.next_release_ns
+        due_ns = release_ns + (options.lead_ns or 0)
+        state = ChunkState(stream.slot, stream.epoch, stream.released, 0, due_ns, release_ns,
+                           due_ns, observation_ids=[-1] * self._description.graph.passes)
+        if not self._entrances[stream.plan.device_of(0)].try_send(state, {}):
+            return False
+        stream.released += 1
+        stream.held_back += late and bool(period_ns)
+        stream.next_release_ns = release_ns + period_ns
+        return True
+
+    def _collect(self) -> bool:
+        """Take finished chunks from all exits; whether there were any."""
+        moved = False
+        for inlet in self._exits.values():
+            while (message := inlet.pull()) is not None:
+                moved = True
+                state = message.state
+                stream = self._streams.get(state.stream)
+                if stream is not None and stream.epoch == state.epoch:
+                    stream.deliver(_finished(state, message.tensors))
+                inlet.release(message.slot)
+        return moved
+
+    # -- stream life -------------------------------------------------------------------------------
+
+    def _begin_epoch(self, stream: Stream) -> None:
+        self._epochs[stream.slot] += 1
+        stream.restart(self._epochs[stream.slot])
+        self._board.epochs[stream.slot] = stream.epoch
+        self._announce_reset(stream.plan)
+
+    def _announce_reset(self, plan: Plan) -> None:
+        """Have the devices of a plan drop what is no longer wanted."""
+        self._board.resets[0] += 1
+        for rank in plan.ranks:
+            self._board.attention[rank.device] = 1
+        for host in self._hosts_of(plan):
+            self._pool.wake(host)
+
+    def _change(self, stream: Stream, what: str) -> None:
+        """A stream's wish: ``observed consumed pause resume reset close``."""
+        if what == 'close':
+            self._close_stream(stream, StreamError('the stream was closed'))
+            return
+        with self._lock:
+            if what == 'reset':
+                self._begin_epoch(stream)
+            if what in ('pause', 'resume'):
+                stream.paused = what == 'pause'
+            if what in ('resume', 'observed'):
+                stream.next_release_ns = max(stream.next_release_ns, time.monotonic_ns())
+        self._bell.ring()
+
+    def _close_stream(self, stream: Stream, error: StreamError,
+                      gone: Collection[int] = ()) -> None:
+        """End a stream on all hosts but those that are gone, and free its slot."""
+        self._end_stream(stream, error)
+        with self._control_lock:
+            if self._streams.get(stream.slot) is not stream:
+                return
+            for host in self._hosts_of(stream.plan):
+                if host not in gone:
+                    with contextlib.suppress(WorkerLost):  # the next supervision replaces it
+                        self._pool.hosts[host].request('close', stream=stream.slot)
+            with self._lock:
+                del self._streams[stream.slot]
+            stream.board.block.close()
+
+    def _end_stream(self, stream: Stream, error: StreamError) -> None:
+        """Stop a stream at once; its slot is freed later."""
+        with self._lock:
+            if self._streams.get(stream.slot) is stream and stream.ended is None:
+                self._board.epochs[stream.slot] = CLOSED
+                self._announce_reset(stream.plan)
+            stream.end(error)
+
+    # -- supervision -------------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        """End the streams of hosts that are in trouble and those that hosts report."""
+        now_ns = time.monotonic_ns()
+        if now_ns - self._supervised_ns < _SUPERVISE_NS:
+            return
+        self._supervised_ns = now_ns
+        for index, host in enumerate(self._pool.hosts):
+            if index in self._recovering:
+                continue
+            trouble = host.trouble(now_ns)
+            if trouble is not None:
+                self._lose_host(index, f'host process {index} (pid {host.pid}) with device '
+                                f'{_ranges(self._devices_of(index))} {trouble}')
+            else:
+                self._take_faults(host.read_faults())
+
+    def _lose_host(self, index: int, text: str) -> None:
+        error = WorkerLost(text)
+        self._recovering.add(index)
+        with self._lock:
+            streams = [stream for stream in self._streams.values()
+                       if index in self._hosts_of(stream.plan)]
+        for stream in streams:
+            self._end_stream(stream, error)
+        self._recoveries.put(functools.partial(self._replace_host, index, streams, error))
+
+    def _take_faults(self, reports: Sequence[Mapping[str, Any]]) -> None:
+        for report in reports:
+            stream = self._streams.get(report['stream'])
+            if stream is not None and stream.epoch == report['epoch']:
+                error = getattr(errors, report['kind'], StreamError)(report['text'])
+                self._end_stream(stream, error)
+                self._recoveries.put(functools.partial(self._close_stream, stream, error))
+
+    def _recover(self) -> None:
+        """The recovery thread: one clean-up after the other."""
+        while (recovery := self._recoveries.get()) is not None:
+            recovery()
+
+    def _replace_host(self, index: int, streams: Sequence[Stream], error: WorkerLost) -> None:
+        """Start a fresh host; the links of its devices are made anew when a stream needs them."""
+        with self._control_lock:
+            for stream in streams:
+                self._close_stream(stream, error, self._recovering)
+            devices = self._devices_of(index)
+            with self._lock:
+                for key in [key for key in self._links if {*key[:2]} & {*devices}]:
+                    self._links.pop(key).close()
+                for device in devices:
+                    self._entrances.pop(device, None)
+                    self._exits.pop(device, None)
+            with contextlib.suppress(WorkerLost):  # seen again at the next supervision
+                for other, host in enumerate(self._pool.hosts):
+                    if other not in self._recovering:
+                        host.request('disconnect', devices=devices)
+                self._pool.replace(index)
+            self._recovering.discard(index)
+
+    def _devices_of(self, host: int) -> list[int]:
+        return [device for device, where in enumerate(self._host_of) if where == host]
+
+    def _raise_if_closed(self) -> None:
+        if self._stopping:
+            raise StreamError('the engine was closed')
+
+
+def _kv_edges(plan: Plan) -> Iterator[tuple[int, int]]:
+    """Pairs (writer, reader) of different devices between which KV travels."""
+    graph = plan.graph
+    pairs = {(plan.device_of(stage), reader)
+             for stage in range(graph.stages)
+             for reader in plan.kv_devices(*graph.step_block(stage))}
+    yield from sorted((writer, reader) for writer, reader in pairs if writer != reader)
+
+
+def _finished(state: ChunkState, tensors: Mapping[str, torch.Tensor]) -> FinishedChunk:
+    return FinishedChunk(
+        stream=state.stream, epoch=state.epoch, chunk=state.chunk,
+        outputs={name: tensor.numpy().copy() for name, tensor in tensors.items()},
+        capture_ns=state.capture_ns, received_ns=state.received_ns, release_ns=state.release_ns,
+        started_ns=state.started_ns, finished_ns=state.finished_ns, due_ns=state.due_ns,
+        observation_ids=tuple(state.observation_ids))
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f'{numbers[0]} to {numbers[-1]}'

@@ -1,0 +1,172 @@
+"""Computing the stages of a model on one device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from physis_core.errors import StreamError
+from physis_core.graph import StageGraph, Task
+from physis_core.models.protocol import StageModel, chunk_noise
+from physis_core.runtime.boards import Observation
+from physis_core.runtime.dispatch import Work
+from physis_core.runtime.kv_pool import KvPool, Row
+from physis_core.runtime.packets import ChunkState
+
+Observe = Callable[[int], Observation | None]
+"""The newest observation of a stream slot."""
+
+
+class Executor(Protocol):
+    """What a device does with a batch."""
+
+    holds_input: bool
+    """Whether a batch reads its input in place, in the link, until it has ended."""
+
+    def open(self, stream: int, seed: int, stages: Sequence[tuple[int, int]],
+             prompt: Mapping[str, np.ndarray]) -> None:
+        """Prepare for a stream whose ``stages`` (step, block) are here."""
+        ...
+
+    def close(self, stream: int) -> None:
+        """Forget a stream."""
+        ...
+
+    def run(self, batch: Sequence[Work], free_ns: int, now_ns: int) -> tuple[int, int]:
+        """Run a batch on a device free since ``free_ns``; returns when it starts and ends [ns]."""
+        ...
+
+    def outputs(self, state: ChunkState) -> dict[str, torch.Tensor]:
+        """The outputs of a chunk that has left the output stage."""
+        ...
+
+    def take_kv(self, stream: int, task: Task, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Keep the ``keys`` and ``values`` that another device wrote for this one's tasks."""
+        ...
+
+
+class ModelExecutor:
+    """Runs the blocks of a :class:`StageModel` that live on this device, eagerly."""
+
+    holds_input = True
+
+    def __init__(self, model: StageModel, pool: KvPool, observe: Observe) -> None:
+        self._model = model
+        self._description = model.description
+        self._graph: StageGraph = model.description.graph
+        self._pool = pool
+        self._observe = observe
+        self._seeds: dict[int, int] = {}
+        self._contexts: dict[int, Any] = {}
+        self._steps: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def open(self, stream: int, seed: int, stages: Sequence[tuple[int, int]],
+             prompt: Mapping[str, np.ndarray]) -> None:
+        """See :class:`Executor`."""
+        self._pool.open(stream, stages)
+        self._contexts[stream] = self._model.context(prompt)
+        self._seeds[stream] = seed
+
+    def close(self, stream: int) -> None:
+        """See :class:`Executor`."""
+        self._pool.close(stream)
+        self._contexts.pop(stream, None)
+        self._seeds.pop(stream, None)
+
+    @torch.inference_mode()
+    def run(self, batch: Sequence[Work], free_ns: int, now_ns: int) -> tuple[int, int]:
+        """See :class:`Executor`; the work is done when it returns."""
+        block = batch[0].task.block
+        states: list[ChunkState] = [work.payload for work in batch]
+        steps = self._step_tensor(tuple(work.task.step for work in batch))
+        if block == 0:
+            for work in batch:
+                self._enter_step(work)
+            hidden = self._model.embed(_stack([s.latent for s in states]),
+                                       _stack([s.condition for s in states]), steps)
+        else:
+            hidden = _stack([s.hidden for s in states])
+        rows = [Row(work.stream, work.task.chunk, work.task.step) for work in batch]
+        history = self._pool.history(block, rows)
+        hidden = self._model.block(block, hidden, steps, history,
+                                   [self._contexts[work.stream] for work in batch])
+        for index, work in enumerate(batch):
+            self._keep_kv(work, rows[index], history.keys[index], history.values[index])
+            states[index].hidden = hidden[index]
+        if block == self._graph.blocks - 1:
+            self._leave_step(batch, hidden, steps)
+        return now_ns, time.monotonic_ns()
+
+    def outputs(self, state: ChunkState) -> dict[str, torch.Tensor]:
+        """See :class:`Executor`."""
+        outputs = self._model.decode(state.latent, state.condition)
+        return {name: torch.from_numpy(np.ascontiguousarray(array))
+                for name, array in outputs.items()}
+
+    def take_kv(self, stream: int, task: Task, tensors: Mapping[str, torch.Tensor]) -> None:
+        """See :class:`Executor`."""
+        self._pool.write(Row(stream, task.chunk, task.step), task.block, tensors['keys'],
+                         tensors['values'])
+
+    def _enter_step(self, work: Work) -> None:
+        """At the start: noise and the newest observation; later: a newer one, if so declared."""
+        state: ChunkState = work.payload
+        step = work.task.step
+        if step == 0:
+            state.latent = self._noise(work, 0)
+        if step == 0 or self._description.late_binding:
+            observation = self._observe(work.stream)
+            if observation is None:
+                raise StreamError(f'stream {work.stream}: chunk {work.task.chunk} was started '
+                                  'before any observation; observe() first')
+            lead_s = (state.due_ns - observation.capture_ns) / 1e9
+            state.condition = self._model.encode(observation.arrays, lead_s)
+            state.observation_ids[step] = observation.identity
+            if step == 0:
+                state.started_ns = time.monotonic_ns()
+                state.capture_ns = observation.capture_ns
+                state.received_ns = observation.received_ns
+        else:
+            state.observation_ids[step] = state.observation_ids[step - 1]
+
+    def _leave_step(self, batch: Sequence[Work], hidden: torch.Tensor, steps: torch.Tensor
+                    ) -> None:
+        """Head and step update for the rows that are at a denoising step."""
+        rows = [i for i, work in enumerate(batch) if work.task.step < self._graph.steps]
+        if not rows:
+            return
+        states: list[ChunkState] = [batch[i].payload for i in rows]
+        noises = None
+        if self._description.renoise:
+            noises = torch.stack([self._noise(batch[i], batch[i].task.step + 1) for i in rows])
+        if len(rows) < len(batch):
+            hidden, steps = hidden[rows], steps[rows]
+        latents = self._model.step_update(
+            hidden, _stack([s.latent for s in states]), _stack([s.condition for s in states]),
+            noises, steps)
+        for row, state in enumerate(states):
+            state.latent = latents[row]
+
+    def _keep_kv(self, work: Work, row: Row, keys: torch.Tensor, values: torch.Tensor) -> None:
+        if self._graph.window_chunks and self._graph.kv_reader_steps(row.step):
+            self._pool.write(row, work.task.block, keys, values)
+            work.payload.kv = (keys, values)
+
+    def _noise(self, work: Work, step: int) -> torch.Tensor:
+        return chunk_noise(self._description.latent, self._seeds[work.stream], work.epoch,
+                           work.task.chunk, step)
+
+    def _step_tensor(self, steps: tuple[int, ...]) -> torch.Tensor:
+        if steps not in self._steps:
+            if len(self._steps) >= 4096:
+                self._steps.clear()
+            self._steps[steps] = torch.tensor(steps)
+        return self._steps[steps]
+
+
+def _stack(tensors: Sequence[Any]) -> torch.Tensor:
+    return tensors[0][None] if len(tensors) == 1 else torch.stack(list(tensors))

@@ -1,0 +1,269 @@
+"""A host process: one real device, or several virtual ones.
+
+It serves the engine's control messages between batches, wakes when a link has news, beats a heart
+from a thread of its own, and ends when the engine ends, however that happens.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+import torch
+
+from physis_core.errors import PhysisError
+from physis_core.models.registry import build
+from physis_core.planning.plan import Plan
+from physis_core.runtime.bell import Bell, die_with_parent, precise_sleeps
+from physis_core.runtime.boards import ControlBoard, Observation, ObservationBoard
+from physis_core.runtime.device import Device
+from physis_core.runtime.dispatch import SlackDispatcher
+from physis_core.runtime.executor import Executor, ModelExecutor
+from physis_core.runtime.kv_pool import KvPool
+from physis_core.runtime.links.shm import open_inlet, open_outlet
+from physis_core.runtime.packets import HeaderCodec, PacketLayout, chunk_layout, kv_layout
+from physis_core.runtime.stage_times import StageTimes
+from physis_core.runtime.telemetry import StageLog
+from physis_core.runtime.virtual import VirtualExecutor, VirtualModel
+from physis_core.runtime.workload import description_of, workload_from_json
+from physis_core.shared_block import SharedBlock
+
+HEARTBEAT_NS = 50_000_000
+_LONGEST_SLEEP_NS = 50_000_000
+
+
+@dataclass(frozen=True)
+class DeviceSetup:
+    """What a device is given at its start."""
+
+    index: int
+    blocks: tuple[int, ...]
+    kv_entries: int
+    order: tuple[int, ...]
+    single_stage: bool
+    log_address: str
+
+
+@dataclass(frozen=True)
+class HostSetup:
+    """What a host process is given at its start; plain values, as JSON."""
+
+    index: int
+    hosts: int
+    devices: int
+    streams: int
+    host_of: tuple[int, ...]
+    board_address: str
+    workload: str
+    plan: str
+    spin: int
+    cpu: int | None
+    own: tuple[DeviceSetup, ...]
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> HostSetup:
+        """The inverse of :meth:`to_json`."""
+        data = json.loads(text)
+        data['own'] = tuple(DeviceSetup(**{**own, 'blocks': tuple(own['blocks']),
+                                           'order': tuple(own['order'])}) for own in data['own'])
+        data['host_of'] = tuple(data['host_of'])
+        return cls(**data)
+
+
+def run_host(setup_json: str, control: Connection, faults: Connection) -> None:
+    """The main function of a host process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()
+    precise_sleeps()
+    torch.set_num_threads(1)
+    setup = HostSetup.from_json(setup_json)
+    if setup.cpu is not None:
+        os.sched_setaffinity(0, {setup.cpu})
+    try:
+        host = Host(setup, control, faults)
+    except (PhysisError, OSError) as error:
+        control.send_bytes(_reply(error))
+        return
+    control.send_bytes(_reply(None))
+    host.run()
+
+
+class Host:
+    """The devices of one process, and the loop that serves them."""
+
+    def __init__(self, setup: HostSetup, control: Connection, faults: Connection) -> None:
+        self._setup = setup
+        self._control = control
+        self._faults = faults
+        self._board = ControlBoard(SharedBlock.attach(setup.board_address), setup.hosts,
+                                   setup.devices, setup.streams)
+        self._workload = workload_from_json(setup.workload)
+        self._description = description_of(self._workload)
+        self._codec = HeaderCodec(self._description.graph.passes)
+        self._bells = [Bell(self._board.bells, index, setup.index + 1, setup.spin)
+                       for index in range(setup.hosts + 1)]
+        self._observations: dict[int, ObservationBoard] = {}
+        self._devices = {own.index: self._make_device(own) for own in setup.own}
+        self._own = np.array(sorted(self._devices))
+        self._requests = 0
+        self._running = True
+
+    # -- set-up ------------------------------------------------------------------------------------
+
+    def _make_device(self, own: DeviceSetup) -> Device:
+        graph = self._description.graph
+        executor: Executor
+        if isinstance(self._workload, VirtualModel):
+            model = self._workload
+            executor = VirtualExecutor(model, own.index)
+            times = StageTimes(lambda block, batch: model.stage_ns(batch))
+        else:
+            pool = KvPool(graph, self._description.kv_chunk, own.kv_entries)
+            executor = ModelExecutor(build(self._workload, own.blocks), pool, self._observe)
+            times = StageTimes()
+        plan = Plan.from_json(self._setup.plan)
+        dispatcher = SlackDispatcher(plan.batch, times.predict,
+                                     [graph.step_block(stage) for stage in own.order])
+        log = StageLog(SharedBlock.attach(own.log_address))
+        return Device(own.index, graph, executor, dispatcher, self._board, log, times,
+                      self._fault, single_stage=own.single_stage)
+
+    def _observe(self, stream: int) -> Observation | None:
+        board = self._observations.get(stream)
+        return board.read() if board is not None else None
+
+    def _fault(self, stream: int, epoch: int, kind: str, text: str) -> None:
+        self._faults.send_bytes(json.dumps(
+            {'stream': stream, 'epoch': epoch, 'kind': kind, 'text': text}).encode())
+        self._bells[-1].ring()
+
+    # -- the loop ----------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serve until told to stop or the engine is gone."""
+        threading.Thread(target=self._beat, daemon=True).start()
+        bell = self._bells[self._setup.index]
+        timers: list[tuple[int, int]] = []
+        wanted: dict[int, int] = {}
+        while self._running:
+            seen = bell.read()
+            if self._requests != self._board.requests[self._setup.index]:
+                self._serve_request()
+            now_ns = time.monotonic_ns()
+            due = {int(device) for device in self._own[self._board.attention[self._own] != 0]}
+            while timers and timers[0][0] <= now_ns:
+                when_ns, device = heapq.heappop(timers)
+                if wanted.get(device) == when_ns:
+                    due.add(device)
+            for device in due:
+                self._board.attention[device] = 0
+                when = self._devices[device].advance()
+                if when is None:
+                    wanted.pop(device, None)
+                elif wanted.get(device) != when:
+                    wanted[device] = when
+                    heapq.heappush(timers, (when, device))
+            if not due:
+                next_ns = timers[0][0] if timers else now_ns + _LONGEST_SLEEP_NS
+                bell.wait(seen, min(next_ns - time.monotonic_ns(), _LONGEST_SLEEP_NS))
+
+    def _beat(self) -> None:
+        while True:
+            self._board.heartbeat_ns[self._setup.index] = time.monotonic_ns()
+            time.sleep(HEARTBEAT_NS / 1e9)
+
+    # -- control -----------------------------------------------------------------------------------
+
+    def _serve_request(self) -> None:
+        self._requests += 1
+        try:
+            request = json.loads(self._control.recv_bytes())
+            attachment = self._control.recv_bytes()
+        except (EOFError, OSError):
+            self._running = False
+            return
+        try:
+            getattr(self, f'_on_{request.pop("request")}')(attachment, **request)
+            error = None
+        except PhysisError as caught:
+            error = caught
+        self._control.send_bytes(_reply(error))
+
+    def _on_open(self, attachment: bytes, stream: int, plan: str, seed: int, timed: bool,
+                 response_ns: int, board: str) -> None:
+        if board:
+            self._observations[stream] = ObservationBoard(
+                SharedBlock.attach(board), self._description.observation)
+        prompt: Mapping[str, Any] = safetensors.numpy.load(attachment) if attachment else {}
+        opened = Plan.from_json(plan)
+        done: list[Device] = []
+        try:
+            for device in self._devices.values():
+                if opened.stages_on(device.index):
+                    device.open(stream, opened, seed, timed, response_ns, prompt)
+                    done.append(device)
+        except PhysisError:
+            for device in done:
+                device.close(stream)
+            raise
+
+    def _on_close(self, attachment: bytes, stream: int) -> None:
+        for device in self._devices.values():
+            device.close(stream)
+        self._observations.pop(stream, None)
+
+    def _on_connect(self, attachment: bytes, links: list[dict[str, Any]]) -> None:
+        for link in links:
+            self._connect(**link)
+
+    def _connect(self, sender: int, receiver: int, layout: str, address: str, slots: int) -> None:
+        """Take the ends of a link that are here."""
+        layouts = {'chunk': chunk_layout, 'kv': kv_layout}
+        shape = layouts[layout](self._description) if layout in layouts else PacketLayout(
+            self._description.outputs if layout == 'output' else {})
+        kv = layout == 'kv'
+        if receiver in self._devices:
+            self._devices[receiver].connect_inlet(sender, open_inlet(
+                SharedBlock.attach(address), shape, self._codec, slots, self._waker(sender)), kv)
+        if sender in self._devices:
+            self._devices[sender].connect_outlet(receiver, open_outlet(
+                SharedBlock.attach(address), shape, self._codec, slots, self._waker(receiver)), kv)
+
+    def _on_disconnect(self, attachment: bytes, devices: list[int]) -> None:
+        for device in self._devices.values():
+            for other in devices:
+                device.disconnect(other)
+
+    def _on_stop(self, attachment: bytes) -> None:
+        self._running = False
+
+    def _waker(self, device: int) -> Any:
+        """Tell a device, or the engine, that a link has news."""
+        if device < 0:
+            return self._bells[-1].ring
+        attention, bell = self._board.attention, self._bells[self._setup.host_of[device]]
+
+        def wake() -> None:
+            attention[device] = 1
+            bell.ring()
+        return wake
+
+
+def _reply(error: Exception | None) -> bytes:
+    if error is None:
+        return b'{}'
+    return json.dumps({'kind': type(error).__name__, 'text': str(error)}).encode()

@@ -1,0 +1,142 @@
+"""Keys and values of earlier chunks: allocated once, kept on their device, found by slot.
+
+An entry holds the history of one stream at one stage: a place for the chunk that is being
+computed, then the sinks, then the ring of the window.  While a ring fills, the places in use are
+contiguous, so a single row attends to a view and nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from physis_core.errors import Refused
+from physis_core.graph import StageGraph
+from physis_core.models.protocol import TensorSpec
+
+
+class Row(NamedTuple):
+    """One member of a batch: which history it needs."""
+
+    stream: int
+    chunk: int
+    step: int
+
+
+class KvPool:
+    """The KV of all streams on one device."""
+
+    def __init__(self, graph: StageGraph, kv_chunk: TensorSpec, entries: int,
+                 device: str = 'cpu') -> None:
+        """Allocate ``entries`` histories of ``graph.history_slots`` chunks each."""
+        self._graph = graph
+        shape = (entries, 1 + graph.history_slots, *kv_chunk.shape)
+        self._keys = torch.zeros(shape, dtype=kv_chunk.torch_dtype, device=device)
+        self._values = torch.zeros_like(self._keys)
+        self._free = list(range(entries))
+        self._entries: dict[tuple[int, int, int], int] = {}
+        self._positions = {chunk: torch.tensor(graph.positions(chunk), device=device)
+                           for chunk in range(graph.history_slots + graph.window_chunks + 1)}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated."""
+        return 2 * self._keys.nbytes
+
+    @property
+    def free_entries(self) -> int:
+        """Entries that no stream holds."""
+        return len(self._free)
+
+    def open(self, stream: int, stages: Iterable[tuple[int, int]]) -> None:
+        """Reserve entries for the KV that ``stages`` (step, block) read here: all or none.
+
+        Raises:
+            Refused: fewer entries are free than are needed.
+        """
+        needed = sorted({(self._graph.kv_source_step(step), block) for step, block in stages})
+        if not self._graph.window_chunks:
+            return
+        if len(needed) > len(self._free):
+            raise Refused(f'stream {stream} needs {len(needed)} KV entries on this device, '
+                          f'{len(self._free)} are free; close a stream or give the pool more')
+        for step, block in needed:
+            self._entries[stream, step, block] = self._free.pop()
+
+    def close(self, stream: int) -> None:
+        """Give the entries of a stream back."""
+        for key in [key for key in self._entries if key[0] == stream]:
+            self._free.append(self._entries.pop(key))
+
+    def history(self, block: int, rows: Sequence[Row]) -> PoolHistory:
+        """What the rows of a batch attend to."""
+        if not self._graph.window_chunks:
+            return PoolHistory(self, [], torch.zeros(len(rows), 1, dtype=torch.int64), [])
+        entries = [self._entries[row.stream, self._graph.kv_source_step(row.step), block]
+                   for row in rows]
+        filled = [min(row.chunk, self._graph.history_slots) for row in rows]
+        if len(rows) == 1:
+            positions = self._positions_of(rows[0].chunk)[None]
+        else:
+            positions = torch.nn.utils.rnn.pad_sequence(
+                [self._positions_of(row.chunk) for row in rows], batch_first=True)
+        return PoolHistory(self, entries, positions, filled)
+
+    def write(self, row: Row, block: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Keep the KV of one chunk (``[tokens, heads, head_dim]``) written at ``row.step``."""
+        entry = self._entries.get((row.stream, row.step, block))
+        if entry is None:
+            return
+        place = 1 + self._graph.history_slot(row.chunk)
+        self._keys[entry, place] = keys
+        self._values[entry, place] = values
+
+    def _positions_of(self, chunk: int) -> torch.Tensor:
+        """Positions repeat with the ring, so there is one tensor for each of its phases."""
+        slots, window = self._graph.history_slots, self._graph.window_chunks
+        return self._positions[chunk if chunk <= slots else slots + (chunk - slots) % window]
+
+
+class PoolHistory:
+    """The :class:`~physis_core.models.protocol.History` of one batch."""
+
+    def __init__(self, pool: KvPool, entries: Sequence[int], positions: torch.Tensor,
+                 filled: Sequence[int]) -> None:
+        self.positions = positions
+        self.keys: torch.Tensor | None = None
+        self.values: torch.Tensor | None = None
+        self._pool = pool
+        self._entries = entries
+        self._filled = filled
+
+    def extend(self, keys: torch.Tensor, values: torch.Tensor
+               ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """See :class:`~physis_core.models.protocol.History`."""
+        self.keys, self.values = keys, values
+        if not self._entries:
+            return keys, values, None
+        if len(self._entries) == 1:
+            return (self._single(self._pool._keys, keys), self._single(self._pool._values, values),
+                    None)
+        return (self._gather(self._pool._keys, keys), self._gather(self._pool._values, values),
+                self._mask())
+
+    def _single(self, pool: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        entry = pool[self._entries[0], :1 + self._filled[0]]
+        entry[0] = own[0]
+        return entry.reshape(1, -1, *own.shape[2:])
+
+    def _gather(self, pool: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        index = torch.tensor(self._entries, device=pool.device)
+        gathered = pool[:, :1 + max(self._filled)].index_select(0, index)
+        gathered[:, 0] = own
+        return gathered.reshape(len(self._entries), -1, *own.shape[2:])
+
+    def _mask(self) -> torch.Tensor | None:
+        longest = max(self._filled)
+        if min(self._filled) == longest:
+            return None
+        counts = torch.tensor(self._filled, device=self.positions.device)
+        return torch.arange(1 + longest, device=counts.device) <= counts[:, None]

@@ -1,0 +1,1 @@
+"""How hidden states travel: one interface, chosen by the plan."""

@@ -1,0 +1,215 @@
+"""The user's end of one stream."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from physis_core.errors import InputError, StreamError
+from physis_core.planning.plan import Plan
+from physis_core.runtime.boards import ObservationBoard
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """How a stream is run.
+
+    Attributes:
+        seed: of its noise; same seed, same observations: same outputs.
+        period_ns: interval between chunks let in [ns]; None: the plan's; 0: as fast as its cap of
+            chunks in flight allows.
+        lead_ns: planned time from letting a chunk in to its output taking effect [ns].  It sets
+            the deadline and the ``lead_s`` that the model is told; None: no deadline.
+        prompt: the model's prompt inputs by name.
+        queue_chunks: finished chunks kept for :meth:`Stream.next_chunk`; while it is full no
+            further chunk is let in.
+    """
+
+    seed: int = 0
+    period_ns: int | None = None
+    lead_ns: int | None = None
+    prompt: Mapping[str, np.ndarray] = field(default_factory=dict)
+    queue_chunks: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ('seed', 'period_ns', 'lead_ns'):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise InputError(f'{name} is {value}; it is at least 0')
+        if self.queue_chunks < 1:
+            raise InputError(f'queue_chunks is {self.queue_chunks}; it is at least 1')
+
+
+@dataclass(frozen=True)
+class FinishedChunk:
+    """One chunk's outputs and where its time went (steady-clock ns).
+
+    Attributes:
+        stream: slot of the stream.
+        epoch: epoch it belongs to.
+        chunk: index in the epoch.
+        outputs: by the names of ``ModelDescription.outputs``.
+        capture_ns: capture of the oldest observation it used.
+        received_ns: when that observation was given to ``observe``.
+        release_ns: when the chunk was let in.
+        started_ns: when its first stage took the observation.
+        finished_ns: when its output was complete.
+        due_ns: planned moment of effect: release + lead.
+        observation_ids: the observation read at each pass over the blocks.
+    """
+
+    stream: int
+    epoch: int
+    chunk: int
+    outputs: Mapping[str, np.ndarray]
+    capture_ns: int
+    received_ns: int
+    release_ns: int
+    started_ns: int
+    finished_ns: int
+    due_ns: int
+    observation_ids: tuple[int, ...]
+
+
+class Stream:
+    """A long-lived generation: observations in, chunks out.
+
+    ``observe`` and ``next_chunk`` may be called from different threads.  The fields below the line
+    belong to the engine's loop, under the engine's lock.
+    """
+
+    def __init__(self, slot: int, options: StreamOptions, plan: Plan, board: ObservationBoard,
+                 needs_observation: bool, change: Callable[[Stream, str], None]) -> None:
+        self.slot = slot
+        self.options = options
+        self.plan = plan
+        self.board = board
+        self._change = change
+        self._observe_lock = threading.Lock()
+        self._identity = 0
+        self._arrival = threading.Condition()
+        self._queue: deque[FinishedChunk] = deque()
+        self._error: StreamError | None = None
+        # ------------------------------------------------------------------------------------------
+        self.epoch = 0
+        self.released = 0
+        self.completed = 0
+        self.paused = False
+        self.next_release_ns = 0
+        self.needs_observation = needs_observation
+        self.held_back = 0
+
+    # -- the user's side ---------------------------------------------------------------------------
+
+    def observe(self, observation: Mapping[str, np.ndarray], capture_ns: int) -> int:
+        """Give the newest observation; returns its identity (1, 2, ...).
+
+        A chunk reads whatever is newest when its first stage starts.
+
+        Args:
+            observation: arrays by the model's names, shapes and types.
+            capture_ns: capture time of its oldest part (``time.monotonic_ns`` clock).
+
+        Raises:
+            InputError: a wrong name, shape, type, or a value that is not finite; the newest
+                observation is still the one before.
+            StreamError: the stream has ended.
+        """
+        self._raise_if_ended()
+        self.board.check(observation)
+        with self._observe_lock:
+            self._identity += 1
+            first = self.board.newest_identity == 0
+            self.board.write(self._identity, observation, capture_ns)
+            if first:
+                self._change(self, 'observed')
+            return self._identity
+
+    def next_chunk(self, timeout_s: float | None = None) -> FinishedChunk | None:
+        """The next finished chunk, in order; None if none came in time.
+
+        Raises:
+            StreamError: the stream has ended (``WorkerLost``, ``OrderViolation``, closed).
+        """
+        with self._arrival:
+            self._arrival.wait_for(lambda: self._queue or self._error is not None, timeout_s)
+            if self._queue:
+                chunk = self._queue.popleft()
+                full = len(self._queue) + 1 >= self.options.queue_chunks
+            elif self._error is not None:
+                raise self._error
+            else:
+                return None
+        if full:
+            self._change(self, 'consumed')
+        return chunk
+
+    def reset(self) -> int:
+        """Start a new epoch: drop everything in flight, forget the history; returns the epoch.
+
+        The next chunk waits for an observation made after this call.
+        """
+        self._raise_if_ended()
+        with self._observe_lock:
+            self._change(self, 'reset')
+            return self.epoch
+
+    def pause(self, paused: bool = True) -> None:
+        """Let no chunk in until unpaused; what is in flight is finished."""
+        self._raise_if_ended()
+        self._change(self, 'pause' if paused else 'resume')
+
+    def close(self) -> None:
+        """End the stream and give its place back."""
+        if self._error is None:
+            self._change(self, 'close')
+
+    @property
+    def ended(self) -> StreamError | None:
+        """Why the stream has ended; None: it has not."""
+        return self._error
+
+    def _raise_if_ended(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    # -- the engine's side -------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """Chunks let in and not finished."""
+        return self.released - self.completed
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another chunk may be let in."""
+        return (self.in_flight < self.plan.max_in_flight
+                and self.in_flight + len(self._queue) < self.options.queue_chunks
+                + self.plan.max_in_flight)
+
+    def restart(self, epoch: int) -> None:
+        """Begin an epoch, with nothing in flight and nothing seen."""
+        with self._arrival:
+            self._queue.clear()
+        self.board.clear()
+        self.epoch = epoch
+        self.released = self.completed = 0
+        self.next_release_ns = time.monotonic_ns()
+
+    def deliver(self, chunk: FinishedChunk) -> None:
+        """Take a finished chunk."""
+        self.completed += 1
+        with self._arrival:
+            self._queue.append(chunk)
+            self._arrival.notify_all()
+
+    def end(self, error: StreamError) -> None:
+        """End the stream; whoever waits for a chunk is told."""
+        with self._arrival:
+            self._error = self._error or error
+            self._arrival.notify_all()
