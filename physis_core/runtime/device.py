@@ -163,7 +163,7 @@ class Device:
     def _flush(self) -> None:
         """Send what found no place before; a device is free only when its results have gone."""
         outboxes = (*self._outboxes.values(), *self._kv_outboxes.values())
-        blocked = not all([outbox.flush() for outbox in outboxes])
+        blocked = sum(not outbox.flush() for outbox in outboxes) > 0
         if self._blocked and not blocked:
             self._free_ns = time.monotonic_ns()
         self._blocked = blocked

@@ -45,6 +45,7 @@ __all__ = ['Engine', 'EngineOptions', 'FinishedChunk', 'Stream', 'StreamOptions'
 
 _SUPERVISE_NS = 50_000_000
 _IDLE_NS = 50_000_000
+_RECOVERY_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Engine:
     """
 
     def __init__(self, workload: Workload, plans: Plan | Sequence[Plan], streams: int = 1,
-                 options: EngineOptions = EngineOptions()) -> None:
+                 options: EngineOptions | None = None) -> None:
         """Start the host processes.
 
         Args:
@@ -89,7 +90,7 @@ class Engine:
         self._description = description_of(workload)
         self._plans = [plans] * streams if isinstance(plans, Plan) else list(plans)
         self._check_plans()
-        self._options = options
+        self._options = options or EngineOptions()
         self._devices = max(plan.devices for plan in self._plans)
         self._host_of = self._assign_hosts()
         hosts = max(self._host_of) + 1
@@ -109,6 +110,8 @@ class Engine:
         self._pool = HostPool([self._host_setup(index) for index in range(hosts)], self._board)
         self._recoveries: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._recovering: set[int] = set()
+        self._whole = threading.Event()  # set while no host is being replaced
+        self._whole.set()
         self._thread = threading.Thread(target=self._loop, name='physis-engine', daemon=True)
         self._recovery = threading.Thread(target=self._recover, name='physis-recovery',
                                           daemon=True)
@@ -129,13 +132,17 @@ class Engine:
         """Process ids of the hosts."""
         return [host.pid for host in self._pool.hosts]
 
-    def open_stream(self, options: StreamOptions = StreamOptions()) -> Stream:
+    def open_stream(self, options: StreamOptions | None = None) -> Stream:
         """Open a stream in a free slot, with that slot's plan.
+
+        Waits for hosts that are being replaced after a fault.
 
         Raises:
             Refused: no slot is free, or a device has no room; nothing was changed.
-            WorkerLost: a host is gone; it is being replaced, try again.
+            WorkerLost: a host is gone; it will be replaced, try again.
         """
+        options = options or StreamOptions()
+        self._whole.wait(_RECOVERY_TIMEOUT_S)
         with self._control_lock:
             self._raise_if_closed()
             slot = self._free_slot()
@@ -214,7 +221,8 @@ class Engine:
             blocks=tuple(sorted({stage % graph.blocks for own in stages for stage in own})),
             kv_entries=sum(len(own) for own in histories),
             order=order[device] if device < len(order) else (),
-            single_stage=self._holds_one_stage(device), log_address=self._logs[device].block.address)
+            single_stage=self._holds_one_stage(device),
+            log_address=self._logs[device].block.address)
 
     def _holds_one_stage(self, device: int) -> bool:
         return len({stage for plan in self._plans for stage in plan.stages_on(device)}) == 1
@@ -229,7 +237,8 @@ class Engine:
 
     def _open_on_hosts(self, stream: Stream, plan: Plan) -> None:
         """Prepare every host for a stream, or none."""
-        prompt = safetensors.numpy.save(dict(stream.options.prompt)) if stream.options.prompt else b''
+        inputs = dict(stream.options.prompt)
+        prompt = safetensors.numpy.save(inputs) if inputs else b''
         prediction = plan.prediction
         board = stream.board.block.address if stream.needs_observation else ''
         opened: list[int] = []
@@ -444,6 +453,7 @@ class Engine:
     def _lose_host(self, index: int, text: str) -> None:
         error = WorkerLost(text)
         self._recovering.add(index)
+        self._whole.clear()
         with self._lock:
             streams = [stream for stream in self._streams.values()
                        if index in self._hosts_of(stream.plan)]
@@ -482,6 +492,8 @@ class Engine:
                         host.request('disconnect', devices=devices)
                 self._pool.replace(index)
             self._recovering.discard(index)
+            if not self._recovering:
+                self._whole.set()
 
     def _devices_of(self, host: int) -> list[int]:
         return [device for device, where in enumerate(self._host_of) if where == host]

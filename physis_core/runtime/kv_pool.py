@@ -105,8 +105,7 @@ class PoolHistory:
     def __init__(self, pool: KvPool, entries: Sequence[int], positions: torch.Tensor,
                  filled: Sequence[int]) -> None:
         self.positions = positions
-        self.keys: torch.Tensor | None = None
-        self.values: torch.Tensor | None = None
+        self.keys = self.values = positions  # until extend() is called
         self._pool = pool
         self._entries = entries
         self._filled = filled

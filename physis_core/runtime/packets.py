@@ -20,6 +20,9 @@ _FIELDS = ('stream', 'epoch', 'chunk', 'stage', 'deadline_ns', 'release_ns', 'du
            'capture_ns', 'received_ns', 'started_ns', 'sent_ns', 'finished_ns')
 _ALIGN_BYTES = 64
 
+NOTHING = torch.zeros(1)
+"""Stands for a tensor that is not there."""
+
 
 @dataclass(slots=True)
 class ChunkState:
@@ -61,9 +64,9 @@ class ChunkState:
     sent_ns: int = 0
     finished_ns: int = 0
     observation_ids: list[int] = field(default_factory=list)
-    hidden: torch.Tensor | None = None
-    latent: torch.Tensor | None = None
-    condition: torch.Tensor | None = None
+    hidden: torch.Tensor = NOTHING
+    latent: torch.Tensor = NOTHING
+    condition: torch.Tensor = NOTHING
     kv: tuple[torch.Tensor, torch.Tensor] | None = None
     release_input: Callable[[], None] | None = None
 
@@ -91,8 +94,9 @@ class HeaderCodec:
     def read(self, buffer: Any, offset: int) -> ChunkState:
         """A state without tensors."""
         values = self._struct.unpack_from(buffer, offset)
-        return ChunkState(*values[:self._fields],
-                          observation_ids=list(values[self._fields:]))
+        state = ChunkState(*values[:self._fields])
+        state.observation_ids.extend(values[self._fields:])
+        return state
 
 
 @dataclass(frozen=True)

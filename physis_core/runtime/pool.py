@@ -38,6 +38,7 @@ class HostProcess:
         self.setup = setup
         self._board = board
         self._bell = bell
+        self._beats = False  # not before it is ready: a slow start is not silence
         self._control, control = context.Pipe()
         self._faults, faults = context.Pipe(duplex=False)
         board.requests[setup.index] = 0
@@ -46,13 +47,14 @@ class HostProcess:
             target=run_host, args=(setup.to_json(), control, faults), daemon=True,
             name=f'physis-host-{setup.index}')
         self._process.start()
+        self._pid = self._process.pid or 0
         control.close()
         faults.close()
 
     @property
     def pid(self) -> int:
         """Process id."""
-        return self._process.pid or 0
+        return self._pid
 
     def await_start(self) -> None:
         """Wait until its devices are ready.
@@ -62,6 +64,7 @@ class HostProcess:
             WorkerLost: it ended or took too long.
         """
         self._take_reply(self._control, _START_TIMEOUT_S)
+        self._beats = True
 
     def request(self, name: str, attachment: bytes = b'', **arguments: Any) -> None:
         """Ask for something and wait until it is done.
@@ -111,6 +114,8 @@ class HostProcess:
         """Why this host cannot be relied on; None: it can."""
         if not self._process.is_alive():
             return f'ended with exit code {self._process.exitcode}'
+        if not self._beats:
+            return None
         silent_ns = now_ns - int(self._board.heartbeat_ns[self.setup.index])
         if silent_ns > _SILENT_NS:
             return f'has been silent for {silent_ns / NS_PER_S:.2f} s'
@@ -124,6 +129,7 @@ class HostProcess:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
+        self._process.close()
         self._control.close()
         self._faults.close()
 
@@ -163,10 +169,8 @@ class HostPool:
     def close(self, timeout_s: float = 1.0) -> None:
         """End all hosts."""
         for host in self.hosts:
-            try:
+            with contextlib.suppress(WorkerLost):
                 host.send('stop')
-            except WorkerLost:
-                pass
         for host in self.hosts:
             host.end(timeout_s)
 

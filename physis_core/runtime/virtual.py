@@ -18,7 +18,7 @@ import torch
 from physis_core.graph import StageGraph, Task
 from physis_core.models.protocol import ModelDescription, TensorSpec
 from physis_core.runtime.dispatch import Work
-from physis_core.runtime.packets import ChunkState
+from physis_core.runtime.packets import NOTHING, ChunkState
 from physis_core.units import NS_PER_US
 
 
@@ -96,8 +96,8 @@ class VirtualExecutor:
             state: ChunkState = work.payload
             if not state.started_ns:
                 state.started_ns = start_ns
-            state.hidden = state.latent = state.condition = _NOTHING
-            state.kv = (_NOTHING, _NOTHING)
+            state.hidden = state.latent = state.condition = NOTHING
+            state.kv = (NOTHING, NOTHING)
         return start_ns, start_ns + round(self.model.stage_ns(len(batch)) * factor)
 
     def take_kv(self, stream: int, task: Task, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -106,6 +106,3 @@ class VirtualExecutor:
     def outputs(self, state: ChunkState) -> dict[str, torch.Tensor]:
         """A wait has no outputs."""
         return {}
-
-
-_NOTHING = torch.zeros(1)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Union
 
 from physis_core.models.protocol import ModelDescription
 from physis_core.models.registry import ModelSpec, describe
 from physis_core.runtime.virtual import VirtualModel
 
-Workload = Union[ModelSpec, VirtualModel]
+Workload = ModelSpec | VirtualModel
 
 
 def description_of(workload: Workload) -> ModelDescription:
