@@ -1,0 +1,63 @@
+"""LB(G): the period that no plan on G devices can beat.
+
+A period contains every stage once, in batches of one block each.  Work on G' devices needs at least
+max(L, G') batches, so the load of the heaviest is at least W(G') / G', where W(G') is the least
+time of all stages in that many batches.  For t(B) = a + b B this is
+``max(t(1), (a max(L, min(G, S)) + b S) / min(G, S))``; measured times may bend, so W comes from
+the times themselves.  History that is written late (KV modes other than ``same_step``) adds a
+bound of its own, whatever the number of devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from physis_core.errors import InputError
+from physis_core.planning.profile import Profile
+
+
+def lower_bound_us(profile: Profile, devices: int) -> float:
+    """LB(G) of one stream, from mean stage times [us]."""
+    if devices < 1:
+        raise InputError(f'{devices} devices; give at least 1')
+    graph = profile.graph
+    costs = [split_costs(profile.group_of(block).times.mean_us, graph.passes)
+             for block in range(graph.blocks)]
+    fewest = [next(count for count, cost in enumerate(cost) if cost < inf) for cost in costs]
+    work = sum(cost[count] for cost, count in zip(costs, fewest, strict=True))
+    batches = sum(fewest)
+    extra = sorted(cost[count + 1] - cost[count] for cost, first in zip(costs, fewest, strict=True)
+                   for count in range(first, graph.passes))
+    loads = []
+    for used in range(1, min(devices, graph.stages) + 1):
+        if used > batches:
+            work += extra[used - batches - 1]
+        loads.append(work / used)
+    return max(min(loads), dependency_bound_us(profile))
+
+
+def split_costs(times: Sequence[int], tasks: int) -> list[float]:
+    """Least time [us] of ``tasks`` tasks of one block in exactly 0, 1, ... ``tasks`` batches."""
+    best = [[inf] * (tasks + 1) for _ in range(tasks + 1)]  # [batches][tasks]
+    best[0][0] = 0
+    for batches in range(1, tasks + 1):
+        for done in range(1, tasks + 1):
+            best[batches][done] = min(
+                (best[batches - 1][done - size] + times[size - 1]
+                 for size in range(1, min(done, len(times)) + 1)), default=inf)
+    return [row[tasks] for row in best]
+
+
+def dependency_bound_us(profile: Profile) -> int:
+    """The period below which one stream's own history is not there in time [us].
+
+    Task (c, d, l) waits for (c - 1, d', l), where d' is the step whose KV it reads: the chunk
+    before has (d' - d) L + 1 stages to do in between.
+    """
+    graph = profile.graph
+    stage_us = [profile.mean_us(block, 1) for block in range(graph.blocks)]
+    if not graph.window_chunks:
+        return max(stage_us)
+    distance = max(graph.kv_source_step(step) - step for step in range(graph.steps))
+    return distance * sum(stage_us) + max(stage_us)
