@@ -7,11 +7,13 @@ nanoseconds of the clock that stamps the messages (the ROS clock), angles radian
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
 from physis_core.errors import InputError
 from physis_core.units import NS_PER_S, ms_from_ns
 
@@ -55,8 +57,8 @@ class TrajectoryFollower:
     """Follows one trajectory at a time; a new one replaces it at once.
 
     Until the first point of the new trajectory is due, the arm moves there from the state it is in
-    (the desired one with `interpolate_from_desired_state`, else the measured one). Points whose
-    time has passed are left out. After the last point the arm stays there.
+    (the desired one with `interpolate_from_desired_state`, else the measured one). One that has
+    begun already is followed from where it is by now. After the last point the arm stays there.
     """
 
     def __init__(self, joint_names: Sequence[str], *,
@@ -105,13 +107,12 @@ class TrajectoryFollower:
     def update(self, now_ns: int, measured: JointState) -> Array:
         """The position command `[joints]` for now; `measured` is the state of the arm."""
         if self._desired is None:
-            self.hold(measured.positions)
+            self._desired = JointState.at_rest(measured.positions)
         if self._trajectory is not None:
             if self._before is None:
                 self._begin(now_ns, measured)
             self._desired = self._sample(self._trajectory, now_ns)
-            self._time_out(self._trajectory, now_ns)
-        assert self._desired is not None
+            self._time_out(self._trajectory, self._desired, now_ns)
         return self._desired.positions
 
     def newly_started(self, now_ns: int) -> bool:
@@ -167,11 +168,10 @@ class TrajectoryFollower:
         return _interpolate(begin, last, (elapsed_ns - first_ns) / NS_PER_S,
                             (trajectory.times_ns[following] - first_ns) / NS_PER_S)
 
-    def _time_out(self, trajectory: Trajectory, now_ns: int) -> None:
+    def _time_out(self, trajectory: Trajectory, desired: JointState, now_ns: int) -> None:
         silent_ns = now_ns - (self._start_ns + trajectory.times_ns[-1])
         if self._timeout_ns and silent_ns > self._timeout_ns:
-            assert self._desired is not None
-            self.hold(self._desired.positions)
+            self.hold(desired.positions)
 
 
 class CommandForwarder:
@@ -230,7 +230,7 @@ def _check_names(given: Sequence[str], wanted: Sequence[str]) -> None:
 def _check_times(times_ns: Sequence[int]) -> None:
     if not times_ns:
         raise InputError('it has no points; send at least 1')
-    for index, (earlier, later) in enumerate(zip(times_ns, times_ns[1:], strict=False)):
+    for index, (earlier, later) in enumerate(itertools.pairwise(times_ns)):
         if later <= earlier:
             raise InputError(
                 f'time_from_start of point {index + 1} ({ms_from_ns(later):.1f} ms) is not after '

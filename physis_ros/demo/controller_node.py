@@ -16,8 +16,6 @@ import time
 import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from physis_core.errors import InputError
-from physis_core.units import NS_PER_S
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
@@ -28,6 +26,8 @@ from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import SetBool
 from trajectory_msgs.msg import JointTrajectory
 
+from physis_core.errors import InputError
+from physis_core.units import NS_PER_S
 from physis_ros.demo.controller import (
     CommandForwarder,
     JointState,

@@ -19,7 +19,6 @@ from pathlib import Path
 from types import TracebackType
 
 from physis_core.errors import PhysisError
-
 from physis_ros.demo.leash import PARENT_VARIABLE
 from physis_ros.deployment import NodeProcess
 

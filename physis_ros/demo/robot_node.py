@@ -14,13 +14,13 @@ import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from numpy.typing import NDArray
-from physis_core.units import NS_PER_S
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import SetBool, Trigger
 
+from physis_core.units import NS_PER_S
 from physis_ros.demo.cameras import Cameras, Snapshot
 from physis_ros.demo.pace import Beat, Pace
 from physis_ros.demo.scene import CAMERAS, IMAGE_SIZE, JOINT_NAMES, Scene
@@ -141,7 +141,8 @@ class SimulatedRobot(Node):
         message.message = 'done' if self._succeeded else 'under way'
         message.values = _values(
             episode=self._episode, seed=self._seed + self._episode,
-            simulated_s=f'{self._scene.time_s:.3f}', success=int(self._succeeded))
+            success=int(self._succeeded), simulated_s=f'{self._scene.time_s:.3f}',
+            slipped_s=f'{self._pace.slipped_s:.3f}')
         self._task.publish(message)
         self._scene_state.publish(
             Float64MultiArray(data=Snapshot.of(self._scene).to_list()))

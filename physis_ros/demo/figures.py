@@ -1,0 +1,164 @@
+"""The plots of the demo's report, each from a recording alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import matplotlib
+
+matplotlib.use('Agg')
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from physis_core.units import NS_PER_S
+from physis_ros.demo.measures import chunks_of_episodes, effect_times, replan_times
+from physis_ros.demo.recording import ChunkSeen, EpisodeSeen, Recording
+from physis_ros.demo.scene import JOINT_NAMES
+
+_WIDTH_IN = 10.0
+_BIN_S = 2.0
+_TIMELINE_CHUNKS = 24
+_JOINT_SECONDS = 8.0
+_SHEET_COLUMNS = 8
+_SHEET_ROWS = 10
+_PARTS = ('capture', 'queue', 'response', 'handoff')
+_COLOURS = {'capture': '#8da0cb', 'queue': '#e5c494', 'response': '#fc8d62', 'handoff': '#66c2a5'}
+_PLAYED = '#3b5b92'
+
+
+def ages(recording: Recording) -> Figure:
+    """Age of every chunk at its effect, with its four parts stacked."""
+    figure, axes = _axes(3.2)
+    chunks = [chunk for chunk in chunks_of_episodes(recording) if chunk.age_s is not None]
+    if chunks:
+        origin_ns = _origin_ns(recording)
+        times_s = [((chunk.effect_ns or 0) - origin_ns) / NS_PER_S for chunk in chunks]
+        parts_ms = [[1e3 * (getattr(chunk, f'{part}_s') or 0.0) for chunk in chunks]
+                    for part in _PARTS]
+        axes.stackplot(times_s, parts_ms, labels=_PARTS, colors=[_COLOURS[p] for p in _PARTS])
+        axes.legend(loc='upper right', ncols=4, frameon=False)
+    _label(axes, 'time [s]', 'age at effect [ms]')
+    return figure
+
+
+def frequencies(recording: Recording) -> Figure:
+    """The four frequencies over time, on one logarithmic axis: they are not each other."""
+    figure, axes = _axes(3.6)
+    chunks = list(recording.chunks.values())
+    series: dict[str, Sequence[int]] = {
+        f'sensor: {source}': list(times) for source, times in sorted(recording.sensors.items())}
+    series |= {'replan': replan_times(chunks), 'chunk': effect_times(chunks),
+               'servo': list(recording.servo)}
+    origin_ns = _origin_ns(recording)
+    for name, times_ns in series.items():
+        if times_ns:
+            middles_s, rates_hz = _rates(times_ns, origin_ns)
+            axes.plot(middles_s, rates_hz, label=name, linewidth=1.4)
+    axes.set_yscale('log')
+    axes.legend(loc='upper left', bbox_to_anchor=(1.0, 1.0), frameon=False)
+    _label(axes, 'time [s]', 'rate [Hz]')
+    return figure
+
+
+def timeline(recording: Recording, episode: EpisodeSeen) -> Figure:
+    """The life of an episode's first chunks: captured, queued, computed, waiting, played."""
+    figure, axes = _axes(4.2)
+    chunks = [chunk for chunk in _within(recording, episode) if chunk.effect_ns is not None]
+    chunks = chunks[:_TIMELINE_CHUNKS]
+    for row, chunk in enumerate(chunks):
+        begin_s = (chunk.capture_ns - episode.began_ns) / NS_PER_S
+        for part in _PARTS:
+            length_s = max(getattr(chunk, f'{part}_s') or 0.0, 0.0)
+            axes.barh(row, length_s, left=begin_s, color=_COLOURS[part], height=0.7)
+            begin_s += length_s
+        if row + 1 < len(chunks):
+            until_s = ((chunks[row + 1].effect_ns or 0) - episode.began_ns) / NS_PER_S
+            axes.barh(row, until_s - begin_s, left=begin_s, color=_PLAYED, height=0.7)
+        axes.plot((chunk.planned_ns - episode.began_ns) / NS_PER_S, row, '|k', markersize=9)
+    handles = [plt.Rectangle((0, 0), 1, 1, color=colour)
+               for colour in (*_COLOURS.values(), _PLAYED)]
+    axes.legend(handles, [*_PARTS, 'played'], loc='lower right', frameon=False)
+    axes.invert_yaxis()
+    _label(axes, f'time since the start of episode {episode.number} [s]; | planned start', 'chunk')
+    return figure
+
+
+def joints(recording: Recording) -> Figure:
+    """Joint commands against measured positions, the latest seconds of the run."""
+    figure, grid = plt.subplots(3, 2, figsize=(_WIDTH_IN, 5.4), sharex=True, layout='constrained')
+    measured, commanded = list(recording.measured), list(recording.commanded)
+    if measured and commanded:
+        end_ns = measured[-1][0]
+        for values, label, style in ((commanded, 'commanded', '--'), (measured, 'measured', '-')):
+            recent = [(time_ns, row) for time_ns, row in values
+                      if end_ns - time_ns < _JOINT_SECONDS * NS_PER_S]
+            times_s = [(time_ns - end_ns) / NS_PER_S for time_ns, _ in recent]
+            for column, axes in enumerate(grid.flat):
+                axes.plot(times_s, [row[column] for _, row in recent], style, label=label,
+                          linewidth=1.2)
+    for name, axes in zip(JOINT_NAMES, grid.flat, strict=True):
+        axes.set_title(name, fontsize=9)
+        _label(axes, '', '[rad]')
+    grid.flat[0].legend(frameon=False)
+    for axes in grid[-1]:
+        axes.set_xlabel('time before the end of the run [s]')
+    return figure
+
+
+def contact_sheet(episodes: Iterable[EpisodeSeen]) -> Figure:
+    """Camera frames as they were published: a row per episode, both cameras one above the other."""
+    shown = [episode for episode in episodes if episode.frames][:_SHEET_ROWS]
+    rows = max(len(shown), 1)
+    figure, grid = plt.subplots(
+        rows, 1, figsize=(_WIDTH_IN, 2.55 * rows), squeeze=False, layout='constrained')
+    for axes in grid.flat:
+        axes.axis('off')
+    for episode, axes in zip(shown, grid.flat, strict=False):
+        axes.imshow(np.concatenate([_strip(episode, camera) for camera in ('front', 'wrist')]))
+        outcome = 'success' if episode.success else 'no success' if episode.ended_ns else 'cut off'
+        axes.set_title(f'episode {episode.number} (seed {episode.seed}): {outcome} after '
+                       f'{episode.simulated_s:.1f} s', fontsize=9, loc='left')
+    return figure
+
+
+def _strip(episode: EpisodeSeen, camera: str) -> NDArray[np.uint8]:
+    frames = [pixels for name, pixels in episode.frames if name == camera]
+    if not frames:
+        return np.zeros((64, 64 * _SHEET_COLUMNS, 3), np.uint8)
+    chosen = np.linspace(0, len(frames) - 1, _SHEET_COLUMNS).round().astype(int)
+    return np.concatenate([frames[index] for index in chosen], axis=1)
+
+
+def _within(recording: Recording, episode: EpisodeSeen) -> list[ChunkSeen]:
+    return [chunk for chunk in chunks_of_episodes(recording)
+            if chunk.planned_ns >= episode.began_ns
+            and (not episode.ended_ns or chunk.planned_ns < episode.ended_ns)]
+
+
+def _rates(times_ns: Sequence[int], origin_ns: int
+           ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    times_s = (np.array(times_ns) - origin_ns) / NS_PER_S
+    edges = np.arange(0.0, max(times_s.max(), _BIN_S) + _BIN_S, _BIN_S)
+    counts, _ = np.histogram(times_s, edges)
+    with_events = counts > 0
+    return (edges[:-1] + _BIN_S / 2)[with_events], (counts / _BIN_S)[with_events]
+
+
+def _origin_ns(recording: Recording) -> int:
+    return recording.episodes[0].began_ns if recording.episodes else 0
+
+
+def _axes(height_in: float) -> tuple[Figure, Axes]:
+    figure, axes = plt.subplots(figsize=(_WIDTH_IN, height_in), layout='constrained')
+    return figure, axes
+
+
+def _label(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.spines[['top', 'right']].set_visible(False)
+    axes.grid(alpha=0.25)

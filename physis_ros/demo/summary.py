@@ -1,0 +1,79 @@
+"""A run's numbers in the three forms that people and programs read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from physis_ros.demo.measures import AgeStatistics, Measures
+
+Row = tuple[str, str, str]
+"""A quantity, its value with unit, and what it means."""
+
+
+def rows(measures: Measures, stage_us: Mapping[str, float]) -> list[Row]:
+    """Every number with its unit and one line that says what it is."""
+    age = measures.age_ms
+    return [
+        ('success', f'{100 * measures.success_rate:.0f} % of {measures.episodes} episodes',
+         f'median time of a success: {measures.episode_s:.1f} s'),
+        *((f'sensor: {source}', _hz(rate_hz), 'messages received from this source')
+          for source, rate_hz in measures.sensor_hz.items()),
+        ('replan', _hz(measures.replan_hz), 'newer observations that changed the motion'),
+        ('chunk', _hz(measures.chunk_hz), 'action chunks that took effect'),
+        ('servo', _hz(measures.servo_hz), 'control points played by the servo'),
+        ('joint targets', _hz(measures.target_hz), 'commands that moved the arm'),
+        ('age p50 / p99 / max', f'{age.p50:.0f} / {age.p99:.0f} / {age.max:.0f} ms',
+         'capture of the oldest input to effect at the controller'),
+        ('age, mean by part', _parts(age), 'capture + queue + response + handoff'),
+        ('on time', f'{100 * measures.on_time_ratio:.2f} %',
+         f'{measures.deadline_misses} of {measures.chunks} chunks missed their planned start'),
+        ('refused by the controller', str(measures.rejected), 'trajectories it did not accept'),
+        *((f'stage: {name}', f'{mean_us:.0f} us', 'mean computing time of one task')
+          for name, mean_us in stage_us.items()),
+        ('real time', f'{100 * measures.real_time_factor:.1f} %',
+         'simulated time over elapsed time; less than 100: the machine is too slow'),
+    ]
+
+
+def table(measures: Measures, stage_us: Mapping[str, float]) -> Table:
+    """The rows for a terminal."""
+    result = Table(title='Physis demo: measured on the topics', title_justify='left')
+    result.add_column('quantity', no_wrap=True)
+    result.add_column('value', justify='right', no_wrap=True)
+    result.add_column('what it is', style='dim')
+    for row in rows(measures, stage_us):
+        result.add_row(*row)
+    return result
+
+
+def write_summary(path: Path, measures: Measures, stage_us: Mapping[str, float],
+                  settings: Mapping[str, Any]) -> None:
+    """Write summary.json; what could not be measured is null."""
+    age = asdict(measures.age_ms)
+    data = {**asdict(measures), 'age_ms': age, 'stage_us': dict(stage_us),
+            'settings': dict(settings)}
+    path.write_text(json.dumps(_finite(data), indent=2) + '\n')
+
+
+def _hz(rate_hz: float) -> str:
+    return 'not measured' if math.isnan(rate_hz) else f'{rate_hz:.2f} Hz'
+
+
+def _parts(age: AgeStatistics) -> str:
+    return f'{age.capture:.1f} + {age.queue:.1f} + {age.response:.1f} + {age.handoff:.1f} ms'
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, float):
+        return round(value, 4) if math.isfinite(value) else None
+    return value
