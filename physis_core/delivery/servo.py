@@ -1,0 +1,211 @@
+"""What the servo commands at one moment: the plan, or the way to rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from physis_core.delivery.chunk import Floats, PlannedChunk
+from physis_core.delivery.limits import JointLimits
+from physis_core.delivery.ring import ServoState
+from physis_core.delivery.timeline import Sample, Timeline, hermite
+from physis_core.units import s_from_ns
+
+# A change of plan smaller than this is rounding, not a jump to be smoothed [rad, rad/s].
+_SEAMLESS = 1e-9
+# A jump fades out within this, however low the limits are; the limits themselves still hold.
+_LONGEST_SPLICE_S = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class Command:
+    """One command, ``[joints]`` each, and the chunk that takes effect with it (None: none)."""
+
+    position: Floats
+    velocity: Floats
+    effective: PlannedChunk | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Splice:
+    """The difference between command and plan, fading out from ``begin_ns`` over ``span_s``."""
+
+    begin_ns: int
+    span_s: float
+    offset: Floats
+    offset_velocity: Floats
+
+    def at(self, now_ns: int) -> tuple[Floats, Floats] | None:
+        """Offset and its velocity; None once it is gone."""
+        elapsed_s = s_from_ns(now_ns - self.begin_ns)
+        if elapsed_s >= self.span_s:
+            return None
+        gone = np.zeros_like(self.offset)
+        return hermite(self.offset, self.offset_velocity, gone, gone, self.span_s, elapsed_s)
+
+
+class ServoPlayer:
+    """Turns chunks into commands whose position and velocity are continuous.
+
+    Where the plan jumps (a new chunk disagrees with the old one, or it begins again after a hold)
+    the difference to what was commanded last fades out; where there is no plan, joints decelerate
+    and hold.  Time is an argument: the caller owns the clock.
+    """
+
+    def __init__(self, limits: JointLimits, splice_s: float, restart_tolerance: float) -> None:
+        """Make a player that is idle.
+
+        Args:
+            limits: kept on every command.
+            splice_s: least time in which a jump of the plan fades out [s].
+            restart_tolerance: a resting arm that is found further than this from its last command
+                was moved by somebody: the next epoch starts where it is [rad].
+        """
+        self._limits = limits
+        self._splice_s = splice_s
+        self._restart_tolerance = restart_tolerance
+        self._timeline = Timeline()
+        self._pending: list[tuple[PlannedChunk, Floats]] = []
+        self._position: Floats | None = None
+        self._velocity = np.zeros_like(limits.lower)
+        self._last_ns = 0
+        self._splice: _Splice | None = None
+        self._effective: PlannedChunk | None = None
+        self.epoch = 0
+        self.state = ServoState.IDLE
+        self.stop_reason = ''
+        self.played = 0
+        self.underruns = 0
+        self.limited = 0
+
+    @property
+    def position(self) -> Floats | None:
+        """The last commanded positions; None before the first command."""
+        return self._position
+
+    @property
+    def velocity(self) -> Floats:
+        """The last commanded velocities."""
+        return self._velocity
+
+    def accept(self, chunk: PlannedChunk, measured: Floats) -> None:
+        """Take a chunk, to be planned at the next step; one of another epoch is ignored.
+
+        ``measured`` says where the joints are (NaN: unknown); see ``restart_tolerance``.
+        """
+        if chunk.epoch == self.epoch and self.state is not ServoState.STOPPED:
+            self._pending.append((chunk, measured))
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Forget every plan and every stop: joints come to rest and wait for a new chunk."""
+        self._forget_plans()
+        self.epoch = epoch
+        self.stop_reason = ''
+        self.state = ServoState.IDLE
+
+    def stop(self, reason: str) -> None:
+        """Come to rest and stay there until :meth:`begin_epoch`."""
+        self._forget_plans()
+        self.stop_reason = reason
+        self.state = ServoState.STOPPED
+
+    def step(self, now_ns: int) -> Command | None:
+        """The command for ``now_ns``, which is later than at the step before.
+
+        None where there is nothing to say: before the first chunk, and after a reset once the
+        joints rest (holding on would fight whoever moves the arm meanwhile).
+        """
+        elapsed_ns = now_ns - self._last_ns
+        self._last_ns = now_ns
+        changed, measured = self._commit_pending(now_ns)
+        sample = self._timeline.sample(now_ns)
+        if sample is None:
+            return self._rest(s_from_ns(elapsed_ns))
+        if self.state is ServoState.IDLE:
+            self._start(sample, measured)
+        position, velocity = self._position, self._velocity
+        assert position is not None  # _start sets it
+        elapsed_s = s_from_ns(elapsed_ns)
+        if changed or self.state is not ServoState.PLAYING:
+            moved = position + velocity * elapsed_s if velocity.any() else position
+            self._splice = self._new_splice(moved - sample.position,
+                                            velocity - sample.velocity, now_ns)
+        self.state = ServoState.PLAYING
+        self.played += 1
+        command = self._follow(sample, position, now_ns, elapsed_s)
+        begins = sample.chunk is not self._effective
+        self._effective = sample.chunk
+        return Command(*command, sample.chunk if begins else None)
+
+    def _forget_plans(self) -> None:
+        self._timeline.clear()
+        self._pending.clear()
+        self._splice = None
+        self._effective = None
+
+    def _commit_pending(self, now_ns: int) -> tuple[bool, Floats | None]:
+        """Plan what has come; whether that changed the plan for now, and the newest measurement."""
+        self._timeline.forget_before(now_ns)
+        if not self._pending:
+            return False, None
+        before = self._timeline.sample(now_ns)
+        for chunk, _ in self._pending:
+            self._timeline.commit(chunk)
+        measured = self._pending[-1][1]
+        self._pending.clear()
+        after = self._timeline.sample(now_ns)
+        if before is None or after is None:
+            return after is not None, measured
+        return _jumps(after.position - before.position, after.velocity - before.velocity), measured
+
+    def _start(self, sample: Sample, measured: Floats | None) -> None:
+        """Decide where the first command of an epoch starts from."""
+        if measured is None or not np.isfinite(measured).all():
+            # Without a measurement the plan's own begin is the best guess of where the arm is.
+            measured = sample.position if self._position is None else self._position
+        if self._position is None or (not self._velocity.any() and (
+                np.abs(measured - self._position) > self._restart_tolerance).any()):
+            self._position = measured
+
+    def _new_splice(self, offset: Floats, offset_velocity: Floats, now_ns: int) -> _Splice | None:
+        if not _jumps(offset, offset_velocity):
+            return None
+        # On the fading cubic the speed peaks at 1.5 * offset / span and the acceleration at
+        # 6 * offset / span^2 + 4 * velocity / span; half of each limit is left to the plan.
+        distance, speed = np.abs(offset), np.abs(offset_velocity)
+        wanted_s = max(
+            float((3.0 * distance / self._limits.velocity).max()),
+            float(np.sqrt(24.0 * distance / self._limits.acceleration).max()),
+            float((16.0 * speed / self._limits.acceleration).max()))
+        span_s = min(max(self._splice_s, wanted_s), max(self._splice_s, _LONGEST_SPLICE_S))
+        return _Splice(now_ns, span_s, offset, offset_velocity)
+
+    def _follow(self, sample: Sample, position: Floats, now_ns: int, elapsed_s: float
+                ) -> tuple[Floats, Floats]:
+        wanted, wanted_velocity = sample.position, sample.velocity
+        fading = None if self._splice is None else self._splice.at(now_ns)
+        if fading is None:
+            self._splice = None
+        else:
+            wanted, wanted_velocity = wanted + fading[0], wanted_velocity + fading[1]
+        self._position, self._velocity, limited = self._limits.apply(
+            position, self._velocity, wanted, wanted_velocity, elapsed_s)
+        self.limited += limited
+        return self._position, self._velocity
+
+    def _rest(self, elapsed_s: float) -> Command | None:
+        if self.state is ServoState.PLAYING:
+            self.state = ServoState.HOLDING
+            self.underruns += 1
+        if self._position is None or (self.state is ServoState.IDLE and not self._velocity.any()):
+            return None
+        self._effective = None
+        self._splice = None
+        self._position, self._velocity = self._limits.brake(
+            self._position, self._velocity, elapsed_s)
+        return Command(self._position, self._velocity)
+
+
+def _jumps(offset: Floats, offset_velocity: Floats) -> bool:
+    return bool((np.abs(offset) > _SEAMLESS).any() or (np.abs(offset_velocity) > _SEAMLESS).any())

@@ -1,0 +1,115 @@
+"""The planned motion of the joints, as knots on the steady clock.
+
+A control point is addressed by absolute time: a chunk that comes late is evaluated where the clock
+stands, and nothing is ever skipped by count.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+
+from physis_core.delivery.chunk import Floats, PlannedChunk
+
+# A pause longer than this many control periods is a gap, not a segment to be interpolated.
+_GAP_PERIODS = 1.5
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Where the plan is at ``time_ns``: ``[joints]`` each, and the chunk it comes from."""
+
+    time_ns: int
+    position: Floats
+    velocity: Floats
+    chunk: PlannedChunk
+
+
+class Timeline:
+    """Keeps the newest plan for every moment; bounded by what is still to be played."""
+
+    def __init__(self) -> None:
+        self._times: list[int] = []
+        self._points: list[int] = []
+        self._owners: list[PlannedChunk] = []
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._keep(slice(0, 0))
+
+    def commit(self, chunk: PlannedChunk) -> None:
+        """Let ``chunk`` be the plan from its due time on; older plans end there."""
+        self._keep(slice(bisect_left(self._times, chunk.due_ns)))
+        for point in range(chunk.points):
+            self._times.append(chunk.time_ns(point))
+            self._points.append(point)
+            self._owners.append(chunk)
+
+    def forget_before(self, now_ns: int) -> None:
+        """Drop the knots that are not needed to play from ``now_ns`` on."""
+        needed = bisect_right(self._times, now_ns) - 1
+        if needed > 0:
+            self._keep(slice(needed, None))
+
+    def sample(self, now_ns: int) -> Sample | None:
+        """The plan at ``now_ns``, or None before its begin, in a gap and after its validity.
+
+        Between two control points positions follow the cubic Hermite polynomial of their
+        positions and velocities; after the last one they go on at its velocity.
+        """
+        index = bisect_right(self._times, now_ns) - 1
+        if index < 0:
+            return None
+        chunk, point = self._owners[index], self._points[index]
+        if now_ns >= chunk.valid_until_ns:
+            return None
+        begin_ns = self._times[index]
+        position, velocity = chunk.positions[point], chunk.velocities[point]
+        if index + 1 == len(self._times) or (
+                self._times[index + 1] - begin_ns > _GAP_PERIODS * chunk.period_ns):
+            return Sample(now_ns, position + velocity * ((now_ns - begin_ns) * 1e-9), velocity,
+                          chunk)
+        following, next_point = self._owners[index + 1], self._points[index + 1]
+        return Sample(
+            now_ns,
+            *hermite(position, velocity, following.positions[next_point],
+                     following.velocities[next_point],
+                     (self._times[index + 1] - begin_ns) * 1e-9, (now_ns - begin_ns) * 1e-9),
+            chunk)
+
+    def last_before(self, now_ns: int) -> Sample | None:
+        """The last control point before ``now_ns``, however long ago; None: there is none."""
+        index = bisect_left(self._times, now_ns) - 1
+        if index < 0:
+            return None
+        chunk, point = self._owners[index], self._points[index]
+        return Sample(self._times[index], chunk.positions[point], chunk.velocities[point], chunk)
+
+    @property
+    def end_ns(self) -> int | None:
+        """Until when there is something to play; None: the timeline is empty."""
+        return self._owners[-1].valid_until_ns if self._owners else None
+
+    def _keep(self, kept: slice) -> None:
+        self._times = self._times[kept]
+        self._points = self._points[kept]
+        self._owners = self._owners[kept]
+
+
+def hermite(position: Floats, velocity: Floats, next_position: Floats, next_velocity: Floats,
+            span_s: float, elapsed_s: float) -> tuple[Floats, Floats]:
+    """Position and velocity after ``elapsed_s`` on the cubic between two states."""
+    u = elapsed_s / span_s
+    change = next_position - position
+    rise = velocity * span_s
+    fall = next_velocity * span_s
+    at = position + u * (rise + u * (3 * change - 2 * rise - fall + u * (
+        rise + fall - 2 * change)))
+    speed = (rise + u * (2 * (3 * change - 2 * rise - fall) + u * 3 * (
+        rise + fall - 2 * change))) / span_s
+    return at, np.asarray(speed)

@@ -1,0 +1,187 @@
+"""From the engine's finished chunks to topics and ring: one thread, one lock.
+
+The delivery thread takes chunks; the executor thread resets, stops and asks for numbers.  Whatever
+both touch is guarded by `_lock`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+import numpy as np
+
+from physis_core.delivery.buffer import DeliveryCounts, OutputBuffer
+from physis_core.delivery.chunk import (
+    Floats,
+    PlannedChunk,
+    finite_difference,
+    finite_positions,
+)
+from physis_core.delivery.ring import RingWriter, ServoFeedback
+from physis_core.errors import InputError, StreamError
+from physis_core.observability.stream_account import StreamAccount, StreamNumbers
+from physis_core.runtime.engine import FinishedChunk, Stream
+from physis_ros.policy import POSITIONS, Policy
+
+_WAIT_S = 0.1
+# Chunks whose effect is still awaited; more than the ring holds would never be played.
+_AWAITED_CHUNKS = 64
+
+
+class ChunkDelivery:
+    """Delivers the chunks of one stream until it is closed or the stream ends."""
+
+    def __init__(self, stream: Stream, policy: Policy, buffer: OutputBuffer, ring: RingWriter,
+                 account: StreamAccount, measured: Callable[[], Floats],
+                 publish: Callable[[PlannedChunk], None], failed: Callable[[str], None]) -> None:
+        """Start delivering.
+
+        Args:
+            stream: an open stream.
+            policy: what its outputs mean.
+            buffer: decides about chunks.
+            ring: to the servo.
+            account: keeps the numbers.
+            measured: where the joints are now (called in the delivery thread).
+            publish: publishes a delivered chunk (called in the delivery thread).
+            failed: told once when the stream ends by itself, or makes actions that cannot be
+                executed (called in the delivery thread).
+        """
+        self.stream = stream
+        self._policy = policy
+        self._buffer = buffer
+        self._ring = ring
+        self._account = account
+        self._measured = measured
+        self._publish = publish
+        self._failed = failed
+        self._lock = threading.Lock()
+        self._awaited: OrderedDict[tuple[int, int], PlannedChunk] = OrderedDict()
+        self._underruns_before = 0
+        self._closed = threading.Event()
+        self._begin_epoch(stream.epoch)
+        self._thread = threading.Thread(target=self._run, name='physis-delivery', daemon=True)
+        self._thread.start()
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch."""
+        return self._buffer.epoch
+
+    def reset(self) -> int:
+        """Begin a new epoch in engine, buffer and ring; lifts a stop.  Returns the epoch.
+
+        Raises:
+            StreamError: the stream has ended; open another one.
+        """
+        # Not under the lock: the engine takes its own, and the delivery thread may be waiting
+        # there.  A chunk of the old epoch that slips in between is dropped by its number.
+        epoch = self.stream.reset()
+        with self._lock:
+            self._begin_epoch(epoch)
+        return epoch
+
+    def stop(self, reason: str) -> None:
+        """Latch a stop: first no more chunks, then the servo is told to come to rest."""
+        if self.stream.ended is None:
+            self.stream.pause(True)
+        with self._lock:
+            self._ring.tell(epoch=self._buffer.epoch, active=True, stop=reason,
+                            heartbeat_ns=time.monotonic_ns())
+
+    def close(self) -> None:
+        """Stop delivering, end the stream, and let the servo come to rest and be silent."""
+        self._closed.set()
+        self.stream.close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        with self._lock:
+            self._ring.tell(epoch=self._buffer.epoch, active=False, stop='',
+                            heartbeat_ns=time.monotonic_ns())
+
+    def look_at_servo(self, now_ns: int) -> ServoFeedback | None:
+        """Say that this side is alive, and take in what the servo reports."""
+        with self._lock:
+            self._ring.beat(now_ns)
+            feedback = self._ring.feedback()
+            if feedback is None:
+                return None
+            self._account.servo_played(feedback.played, feedback.tick_ns)
+            for effect in self._ring.new_effects():
+                chunk = self._awaited.pop((effect.epoch, effect.chunk), None)
+                if chunk is not None:
+                    age = chunk.age_at(effect.effect_ns)
+                    self._account.took_effect(
+                        (age.capture_ns, age.queue_ns, age.response_ns, age.handoff_ns), now_ns)
+            return feedback
+
+    def numbers(self, now_ns: int) -> tuple[StreamNumbers, DeliveryCounts, int]:
+        """What was measured, what was delivered, and the buffer's depth."""
+        with self._lock:
+            counts = DeliveryCounts(**vars(self._buffer.counts))
+            return self._account.numbers(now_ns), counts, self._buffer.depth(now_ns)
+
+    def underruns(self, feedback: ServoFeedback) -> int:
+        """Of the servo, since the epoch began."""
+        return max(feedback.underruns - self._underruns_before, 0)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        feedback = self._ring.feedback()
+        self._underruns_before = feedback.underruns if feedback else 0
+        self._buffer.begin_epoch(epoch)
+        self._account.begin_epoch()
+        self._awaited.clear()
+        self._ring.tell(epoch=epoch, active=True, stop='', heartbeat_ns=time.monotonic_ns())
+
+    # -- delivery thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                finished = self.stream.next_chunk(_WAIT_S)
+                if finished is not None:
+                    self._deliver(finished)
+            except (StreamError, InputError) as error:
+                if not self._closed.is_set():
+                    self._failed(str(error))
+                if isinstance(error, StreamError):
+                    return
+
+    def _deliver(self, finished: FinishedChunk) -> None:
+        chunk = planned(finished, self._policy)
+        measured = self._measured()
+        with self._lock:
+            now_ns = time.monotonic_ns()
+            delivery = self._buffer.offer(chunk, now_ns)
+            if chunk.epoch == self._buffer.epoch:
+                self._account.finished(chunk.finished_ns, chunk.due_ns, now_ns)
+            if delivery.chunk is None or self._ring.control.stop:
+                return
+            self._ring.write(delivery.chunk, measured)
+            self._account.delivered(chunk.capture_ns, now_ns)
+            self._awaited[chunk.epoch, chunk.chunk] = chunk
+            if len(self._awaited) > _AWAITED_CHUNKS:
+                self._awaited.popitem(last=False)
+            # Under the lock, so that nothing of an old epoch is published after a reset returned.
+            self._publish(delivery.chunk)
+
+
+def planned(finished: FinishedChunk, policy: Policy) -> PlannedChunk:
+    """A finished chunk as control points.
+
+    Raises:
+        InputError: wrong size, or a position that is not finite.
+    """
+    name = f'chunk {finished.chunk} of epoch {finished.epoch}'
+    positions = finite_positions(name, finished.outputs[POSITIONS], len(policy.joints))
+    period_ns = policy.control_period_ns
+    return PlannedChunk(
+        epoch=finished.epoch, chunk=finished.chunk, due_ns=finished.due_ns, period_ns=period_ns,
+        valid_until_ns=finished.due_ns + len(positions) * period_ns,
+        capture_ns=finished.capture_ns, received_ns=finished.received_ns,
+        started_ns=finished.started_ns, finished_ns=finished.finished_ns,
+        positions=np.ascontiguousarray(positions),
+        velocities=finite_difference(positions, period_ns))

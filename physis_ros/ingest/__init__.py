@@ -1,0 +1,1 @@
+"""From sensor messages to observations: decoding, freshness, assembly."""

@@ -1,0 +1,47 @@
+"""The newest observation: all sources together, none of them waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from physis_ros.ingest.source import Source
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """Arrays by name, and the capture time of the oldest."""
+
+    arrays: dict[str, np.ndarray]
+    capture_ns: int
+
+
+class Assembler:
+    """Makes an observation when something new is worth one; used by one thread.
+
+    Cameras that beat together are put together: an observation is made when each of them has a
+    new frame.  One that beats faster than the others does not wait: its second new frame makes an
+    observation, whatever the others do.
+    """
+
+    def __init__(self, cameras: Sequence[Source], others: Sequence[Source]) -> None:
+        """``others`` (joints and the like) trigger only where there is no camera."""
+        self._triggers = tuple(cameras) or tuple(others)
+        self.sources = (*cameras, *others)
+
+    def unfit(self, now_ns: int) -> list[Source]:
+        """The sources that are missing or stale: without them there is no observation."""
+        return [source for source in self.sources if not source.fresh(now_ns)]
+
+    def observation(self, now_ns: int) -> Observation | None:
+        """The newest observation, or None: nothing new, or a source is missing or stale."""
+        unseen = [source.unseen for source in self._triggers]
+        if not (min(unseen) or max(unseen) > 1) or self.unfit(now_ns):
+            return None
+        for source in self.sources:
+            source.unseen = 0
+        return Observation(
+            {source.name: source.value for source in self.sources if source.value is not None},
+            min(source.capture_ns for source in self.sources))

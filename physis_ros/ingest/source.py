@@ -1,0 +1,116 @@
+"""One observation source: its newest value, how fresh it is, and what is wrong with it."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from physis_core.observability.frequency import Frequency
+
+
+class Condition(str, Enum):
+    """What can be said about a source."""
+
+    FRESH = 'fresh'
+    MISSING = 'missing: nothing has been received'
+    STALE = 'stale'
+    FROZEN = 'frozen: identical frames'
+
+
+@dataclass(frozen=True)
+class SourceHealth:
+    """A source at one moment, for diagnostics.
+
+    Attributes:
+        name: of the source.
+        condition: what can be said about it.
+        hz: observations received.
+        age_ns: since the newest capture; None: nothing received.
+        received: messages accepted since activation.
+        refused: messages refused since activation.
+        last_refusal: why the last one was.
+    """
+
+    name: str
+    condition: Condition
+    hz: float
+    age_ns: int | None
+    received: int
+    refused: int
+    last_refusal: str
+
+
+class Source:
+    """The newest value of one source.
+
+    Owned by the node's executor thread; `hz` and `health` are read by the same.
+    """
+
+    def __init__(self, name: str, stale_ns: int, frozen_ns: int) -> None:
+        """Make a source without a value.
+
+        Args:
+            name: of the model's input.
+            stale_ns: a value older than this is not used.
+            frozen_ns: identical values for so long are called frozen; 0: never.
+        """
+        self.name = name
+        self._stale_ns = stale_ns
+        self._frozen_ns = frozen_ns
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.value: np.ndarray | None = None
+        self.capture_ns = 0
+        self.unseen = 0
+        self._frequency = Frequency()
+        self._fingerprint = 0
+        self._changed_ns = 0
+        self._received = 0
+        self._refused = 0
+        self._last_refusal = ''
+
+    def take(self, value: np.ndarray, capture_ns: int, now_ns: int) -> None:
+        """A new value has come."""
+        self.value = value
+        self.capture_ns = capture_ns
+        self.unseen += 1
+        self._received += 1
+        self._frequency.count(now_ns)
+        if self._frozen_ns:
+            fingerprint = zlib.crc32(value.data)
+            if fingerprint != self._fingerprint or self._received == 1:
+                self._fingerprint = fingerprint
+                self._changed_ns = now_ns
+
+    def refuse(self, reason: str) -> None:
+        """A message was not acceptable."""
+        self._refused += 1
+        self._last_refusal = reason
+
+    def fresh(self, now_ns: int) -> bool:
+        """Whether the value may be used."""
+        return self.value is not None and now_ns - self.capture_ns <= self._stale_ns
+
+    def hz(self, now_ns: int) -> float:
+        """Observations received [Hz]."""
+        return self._frequency.hz(now_ns)
+
+    def health(self, now_ns: int) -> SourceHealth:
+        """What diagnostics say about it."""
+        if self.value is None:
+            condition, age_ns = Condition.MISSING, None
+        else:
+            age_ns = now_ns - self.capture_ns
+            if age_ns > self._stale_ns:
+                condition = Condition.STALE
+            elif self._frozen_ns and now_ns - self._changed_ns > self._frozen_ns:
+                condition = Condition.FROZEN
+            else:
+                condition = Condition.FRESH
+        return SourceHealth(self.name, condition, self.hz(now_ns), age_ns, self._received,
+                            self._refused, self._last_refusal)

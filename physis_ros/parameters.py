@@ -1,0 +1,146 @@
+"""Parameters of the nodes: declared once, with description, unit and range.
+
+Numbers are accepted as integer or as floating point (`500` and `500.0` are the same on a command
+line).  A value out of range is one sentence naming the value, the range and the remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
+from rclpy.exceptions import ParameterUninitializedException
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+
+from physis_core.errors import InputError
+
+Value = bool | int | float | str | Sequence[str] | Sequence[float]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One parameter.
+
+    Attributes:
+        name: as in YAML files; its suffix is its unit.
+        default: also says the type.
+        description: one sentence.
+        low: least value of a number, or of each number of a list.
+        high: greatest value.
+        choices: allowed texts.
+    """
+
+    name: str
+    default: Value
+    description: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def checked(self, value: Any) -> Any:
+        """The value in its own type.
+
+        Raises:
+            InputError: wrong type, out of range or not among the choices.
+        """
+        value = self._typed(value)
+        numbers = value if isinstance(value, list) else [value]
+        for number in numbers:
+            if (self.low is not None and number < self.low) or (
+                    self.high is not None and number > self.high):
+                raise InputError(f'parameter `{self.name}` is {number}; it must be '
+                                 f'{self._range()} ({self.description})')
+        if self.choices and value not in self.choices:
+            raise InputError(f'parameter `{self.name}` is `{value}`; choose one of '
+                             f'{", ".join(self.choices)}')
+        return value
+
+    def descriptor(self) -> ParameterDescriptor:
+        """What `ros2 param describe` shows.
+
+        The range stands in the text: rclpy would enforce a range of the descriptor while the node
+        is being constructed, where all it can do is end the process with a trace-back.
+        """
+        constraints = f'one of {", ".join(self.choices)}' if self.choices else ''
+        if self.low is not None or self.high is not None:
+            constraints = self._range()
+        return ParameterDescriptor(
+            name=self.name, description=self.description, additional_constraints=constraints,
+            dynamic_typing=True)
+
+    def _typed(self, value: Any) -> Any:
+        default = self.default
+        if isinstance(default, bool):
+            fits = isinstance(value, bool)
+        elif isinstance(default, int):
+            fits = isinstance(value, int) and not isinstance(value, bool)
+        elif isinstance(default, float):
+            fits = isinstance(value, int | float) and not isinstance(value, bool)
+            value = float(value) if fits else value
+        elif isinstance(default, str):
+            fits = isinstance(value, str)
+        else:
+            # An empty list says nothing about its type, nor does rcl ([] arrives as bytes).
+            value = [] if value is None else list(value)
+            wanted = str if all(isinstance(item, str) for item in default) and default else None
+            fits = all(isinstance(item, wanted or (str, int, float)) for item in value)
+        if not fits:
+            raise InputError(f'parameter `{self.name}` is {value!r}; it must be of type '
+                             f'{type(default).__name__} ({self.description})')
+        return value
+
+    def _range(self) -> str:
+        if self.low is None:
+            return f'at most {self.high}'
+        if self.high is None:
+            return f'at least {self.low}'
+        return f'between {self.low} and {self.high}'
+
+
+class Settings:
+    """The parameters of a node; read with `settings['name']`."""
+
+    def __init__(self, node: Node, settings: Sequence[Setting]) -> None:
+        """Declare them.  A wrong value does not fail here but where it is read."""
+        self._node = node
+        self._settings: dict[str, Setting] = {}
+        for setting in settings:
+            self.add(setting)
+
+    def add(self, setting: Setting) -> None:
+        """Declare one more."""
+        self._settings[setting.name] = setting
+        default = setting.default
+        self._node.declare_parameter(
+            setting.name, list(default) if isinstance(default, tuple) else default,
+            setting.descriptor())
+
+    def refuse_bad_changes(self) -> None:
+        """From now on a change to a value that is not acceptable is refused with its reason."""
+        self._node.add_on_set_parameters_callback(self._on_set)
+
+    def check(self) -> None:
+        """Raise InputError for the first parameter that is not acceptable."""
+        for name in self._settings:
+            self[name]
+
+    def __getitem__(self, name: str) -> Any:
+        """The checked value."""
+        try:
+            value = self._node.get_parameter(name).value
+        except ParameterUninitializedException:
+            value = None
+        return self._settings[name].checked(value)
+
+    def _on_set(self, parameters: list[Parameter]) -> SetParametersResult:
+        for parameter in parameters:
+            setting = self._settings.get(parameter.name)
+            if setting is not None:
+                try:
+                    setting.checked(parameter.value)
+                except InputError as error:
+                    return SetParametersResult(successful=False, reason=str(error))
+        return SetParametersResult(successful=True)

@@ -1,0 +1,121 @@
+"""The model and the plan that a node's parameters ask for, checked against its sources."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from physis_core.errors import InputError
+from physis_core.models.protocol import ModelDescription
+from physis_core.models.registry import ModelSpec, describe
+from physis_core.planning.modes import MODES
+from physis_core.planning.plan import Plan
+from physis_core.units import ns_from_s
+from physis_ros.parameters import Settings
+
+POSITIONS = 'positions'
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What runs.
+
+    Attributes:
+        spec: the model.
+        description: of the model.
+        plan: how it runs.
+        joints: joint names, in the order of the columns of positions.
+    """
+
+    spec: ModelSpec
+    description: ModelDescription
+    plan: Plan
+    joints: tuple[str, ...]
+
+    @property
+    def points(self) -> int:
+        """Control points of a chunk."""
+        return self.description.outputs[POSITIONS].shape[0]
+
+    @property
+    def control_period_ns(self) -> int:
+        """Time between two control points."""
+        return ns_from_s(self.description.semantics.control_period_s)
+
+    def image_size(self, camera: str) -> tuple[int, int]:
+        """Height and width of the images that the model takes from a camera."""
+        height, width = self.description.observation[camera].shape[:2]
+        return height, width
+
+
+def make_policy(settings: Settings) -> Policy:
+    """The policy of the parameters.
+
+    Raises:
+        InputError: no such model or plan, or they do not fit the cameras and joints.
+    """
+    spec = ModelSpec(settings['model'], _options(settings['model_options']))
+    description = describe(spec)
+    plan = _plan(settings, description)
+    policy = Policy(spec, description, plan, tuple(settings['joints.names']))
+    _check_actions(policy)
+    _check_inputs(policy, settings['camera_names'], settings['joints.input'])
+    return policy
+
+
+def _options(text: str) -> dict[str, object]:
+    try:
+        options = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f'parameter `model_options` is `{text}`, which is not JSON ({error})'
+                         ) from error
+    if not isinstance(options, dict):
+        raise InputError(f'parameter `model_options` is `{text}`; it must be a JSON object')
+    return options
+
+
+def _plan(settings: Settings, description: ModelDescription) -> Plan:
+    file = settings['plan_file']
+    if not file:
+        return MODES[settings['plan_mode']](description.graph, settings['workers'])
+    try:
+        return Plan.from_json(Path(file).read_text())
+    except OSError as error:
+        raise InputError(f'parameter `plan_file`: {file} cannot be read ({error.strerror}); make '
+                         'one with `physis plan`') from error
+
+
+def _check_actions(policy: Policy) -> None:
+    outputs, name = policy.description.outputs, policy.description.name
+    if POSITIONS not in outputs or policy.control_period_ns <= 0:
+        raise InputError(f'model `{name}` makes no actions (its outputs are '
+                         f'{", ".join(outputs)}); a robot needs one with `{POSITIONS}`')
+    joints = outputs[POSITIONS].shape[-1]
+    if len(policy.joints) != joints:
+        raise InputError(f'parameter `joints.names` has {len(policy.joints)} names, model '
+                         f'`{name}` moves {joints} joints; name them in the order of the model')
+    if len(set(policy.joints)) != joints:
+        raise InputError(f'parameter `joints.names` names a joint twice: {list(policy.joints)}')
+
+
+def _check_inputs(policy: Policy, cameras: Sequence[str], joints_input: str) -> None:
+    wanted, name = policy.description.observation, policy.description.name
+    given = [*cameras, *([joints_input] if joints_input else [])]
+    for source in given:
+        if source not in wanted:
+            raise InputError(f'model `{name}` has no input `{source}`; its inputs are '
+                             f'{", ".join(wanted)}: correct `camera_names` or `joints.input`')
+    missing = [source for source in wanted if source not in given]
+    if missing:
+        raise InputError(f'model `{name}` needs input `{missing[0]}`, and no source is named so; '
+                         'add it to `camera_names`, or set `joints.input`')
+    for camera in cameras:
+        shape = wanted[camera].shape
+        if len(shape) != 3 or shape[2] != 3:
+            raise InputError(f'input `{camera}` of model `{name}` has shape {shape}, which is no '
+                             'RGB image; it cannot be one of `camera_names`')
+    if joints_input and wanted[joints_input].elements != len(policy.joints):
+        raise InputError(f'input `{joints_input}` of model `{name}` has '
+                         f'{wanted[joints_input].elements} values for {len(policy.joints)} joints')
