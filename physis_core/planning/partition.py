@@ -1,114 +1,105 @@
-"""Cutting the stages of one stream into devices.
+"""Cutting the work of one stream into devices.
 
-Stages are walked in one of two orders, and each device takes as many as fit under a target load and
-into its memory; the least target that works is found by bisection.  Then local search moves single
-stages off the heaviest device.
+The unit is a block at a *section* of steps: steps of a section run as one batch wherever they are,
+so chunks that meet in a batch stay together on their whole way.  (Cutting a section on one device
+and not on another would load devices more evenly on paper, but the halves part there and meet no
+more.)  Units are walked in order, and each device takes as many as fit under a target load and into
+its memory; bisection finds the least target.  Local search then relieves the heaviest device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from physis_core.planning.profile import Profile
 
 _MOVES = 200
 
+Section = tuple[int, ...]
+
 
 @dataclass(frozen=True)
-class Capacity:
-    """What one device offers one stream: bytes, per device, for weights and KV."""
+class Unit:
+    """A block at the steps of one section."""
 
-    memory_bytes: tuple[int, ...]
+    block: int
+    steps: Section
+
+
+def sections_of(passes: int, max_batch: int) -> list[tuple[Section, ...]]:
+    """Divisions of the steps into runs of nearly equal length, at most ``max_batch`` long.
+
+    Nearly equal, because a shorter run lets its chunks get out of step with those of a longer one.
+    """
+    cuts = [[passes * part // count for part in range(count + 1)]
+            for count in range(-(-passes // max_batch), passes + 1)]
+    return [tuple(tuple(range(first, end)) for first, end in pairwise(cut)) for cut in cuts]
+
+
+def block_major(blocks: int, sections: Sequence[Section]) -> list[Unit]:
+    """Block after block: few copies of the weights."""
+    return [Unit(block, steps) for block in range(blocks) for steps in sections]
+
+
+def section_major(blocks: int, sections: Sequence[Section]) -> list[Unit]:
+    """Section after section, block after block in each: the way of a chunk."""
+    return [Unit(block, steps) for steps in sections for block in range(blocks)]
 
 
 class Partition:
-    """The stages of a stream on devices: which, how loaded, how full.
+    """Units on devices: how loaded, how full."""
 
-    Stages of a block that are in the same ``section`` of steps share calls; a call holds at most
-    ``max_batch``.
-    """
+    def __init__(self, profile: Profile, memory_bytes: Sequence[int]) -> None:
+        self.units: list[list[Unit]] = [[] for _ in memory_bytes]
+        self.load_us = [0] * len(memory_bytes)
+        self._profile = profile
+        self._memory_bytes = memory_bytes
 
-    def __init__(self, profile: Profile, section_of: Sequence[int], max_batch: int,
-                 capacity: Capacity) -> None:
-        self.profile = profile
-        self.devices = len(capacity.memory_bytes)
-        self.device_of = [-1] * profile.graph.stages
-        self.load_us = [0] * self.devices
-        self.free_bytes = list(capacity.memory_bytes)
-        self._section_of = section_of
-        self._max_batch = max_batch
-        self._tasks: list[dict[tuple[int, int], int]] = [{} for _ in range(self.devices)]
-        self._blocks: list[dict[int, int]] = [{} for _ in range(self.devices)]
+    def length_us(self, unit: Unit) -> int:
+        """Time of a unit [us]."""
+        return self._profile.mean_us(unit.block, len(unit.steps))
 
-    def added_us(self, stage: int, device: int, delta: int = 1) -> int:
-        """Change of a device's load [us] if it took (or, at -1, gave up) a stage."""
-        key = self._key(stage)
-        tasks = self._tasks[device].get(key, 0)
-        return self._time(key[0], tasks + delta) - self._time(key[0], tasks)
+    def fits(self, device: int, added: Unit, without: Unit | None = None) -> bool:
+        """Whether a device has the memory for a unit, once it has given up another."""
+        units = [unit for unit in self.units[device] if unit is not without] + [added]
+        weights = sum(self._profile.group_of(block).weight_bytes
+                      for block in {unit.block for unit in units})
+        kv = sum(self._profile.group_of(unit.block).kv_bytes * len(unit.steps) for unit in units)
+        return weights + kv <= self._memory_bytes[device]
 
-    def added_bytes(self, stage: int, device: int) -> int:
-        """Weights and KV that a device would need for a stage."""
-        block = stage % self.profile.graph.blocks
-        group = self.profile.group_of(block)
-        held = block in self._blocks[device]
-        return group.kv_bytes + (0 if held else group.weight_bytes)
+    def put(self, unit: Unit, device: int) -> None:
+        """Add a unit to a device."""
+        self.units[device].append(unit)
+        self.load_us[device] += self.length_us(unit)
 
-    def put(self, stage: int, device: int) -> None:
-        """Place a stage that is nowhere."""
-        self.free_bytes[device] -= self.added_bytes(stage, device)
-        self.load_us[device] += self.added_us(stage, device)
-        key = self._key(stage)
-        self._tasks[device][key] = self._tasks[device].get(key, 0) + 1
-        self._blocks[device][key[0]] = self._blocks[device].get(key[0], 0) + 1
-        self.device_of[stage] = device
+    def take(self, unit: Unit, device: int) -> None:
+        """Remove a unit from a device."""
+        self.units[device].remove(unit)
+        self.load_us[device] -= self.length_us(unit)
 
-    def take(self, stage: int) -> int:
-        """Remove a stage; returns the device it was on."""
-        device = self.device_of[stage]
-        self.load_us[device] += self.added_us(stage, device, -1)
-        key = self._key(stage)
-        self._tasks[device][key] -= 1
-        self._blocks[device][key[0]] -= 1
-        if not self._blocks[device][key[0]]:
-            del self._blocks[device][key[0]]
-        self.free_bytes[device] += self.added_bytes(stage, device)
-        self.device_of[stage] = -1
-        return device
-
-    def _key(self, stage: int) -> tuple[int, int]:
-        step, block = self.profile.graph.step_block(stage)
-        return block, self._section_of[step]
-
-    def _time(self, block: int, tasks: int) -> int:
-        full, rest = divmod(tasks, self._max_batch)
-        return (full * self.profile.mean_us(block, self._max_batch)
-                + (self.profile.mean_us(block, rest) if rest else 0))
+    def device_of(self) -> list[int]:
+        """The device of each stage."""
+        graph = self._profile.graph
+        devices = [0] * graph.stages
+        for device, units in enumerate(self.units):
+            for unit in units:
+                for step in unit.steps:
+                    devices[graph.stage(step, unit.block)] = device
+        return devices
 
 
-def block_major(profile: Profile, section_of: Sequence[int]) -> list[int]:
-    """Stages block after block: few copies of the weights."""
-    graph = profile.graph
-    return [graph.stage(step, block) for block in range(graph.blocks)
-            for step in range(graph.passes)]
-
-
-def section_major(profile: Profile, section_of: Sequence[int]) -> list[int]:
-    """Stages section after section, block after block in each: the way of a chunk."""
-    graph = profile.graph
-    return [graph.stage(step, block) for section in sorted(set(section_of))
-            for block in range(graph.blocks)
-            for step in range(graph.passes) if section_of[step] == section]
-
-
-def partition(profile: Profile, order: Sequence[int], section_of: Sequence[int], max_batch: int,
-              capacity: Capacity) -> Partition | None:
-    """Stages in ``order`` on the devices at the least heaviest load; None: they do not fit."""
-    low, high = 1, sum(profile.mean_us(stage % profile.graph.blocks, 1) for stage in order)
-    best = _filled(profile, order, section_of, max_batch, capacity, high)
+def partition(profile: Profile, order: Sequence[Unit], memory_bytes: Sequence[int]
+              ) -> Partition | None:
+    """Units in ``order`` on devices at the least heaviest load; None: they do not fit."""
+    lengths = [profile.mean_us(unit.block, len(unit.steps)) for unit in order]
+    low = max(max(lengths), -(-sum(lengths) // len(memory_bytes)))
+    high = sum(lengths)
+    best = _filled(profile, order, memory_bytes, high)
     while best is not None and low < high:
         middle = (low + high) // 2
-        found = _filled(profile, order, section_of, max_batch, capacity, middle)
+        found = _filled(profile, order, memory_bytes, middle)
         if found is None:
             low = middle + 1
         else:
@@ -118,45 +109,48 @@ def partition(profile: Profile, order: Sequence[int], section_of: Sequence[int],
     return best
 
 
-def _filled(profile: Profile, order: Sequence[int], section_of: Sequence[int], max_batch: int,
-            capacity: Capacity, target_us: int) -> Partition | None:
+def _filled(profile: Profile, order: Sequence[Unit], memory_bytes: Sequence[int],
+            target_us: int) -> Partition | None:
     """Device after device, each filled up to the target."""
-    result = Partition(profile, section_of, max_batch, capacity)
+    result = Partition(profile, memory_bytes)
     device = 0
-    for stage in order:
-        while (result.load_us[device] + result.added_us(stage, device) > target_us
-               or result.added_bytes(stage, device) > result.free_bytes[device]):
+    for unit in order:
+        while (result.load_us[device] + result.length_us(unit) > target_us
+               or not result.fits(device, unit)):
             device += 1
-            if device == result.devices:
+            if device == len(memory_bytes):
                 return None
-        result.put(stage, device)
+        result.put(unit, device)
     return result
 
 
 def _relieve(result: Partition) -> None:
-    """Move single stages off the heaviest device while that lowers the heaviest load."""
+    """Move units off the heaviest device, or exchange them, while its load falls."""
     for _ in range(_MOVES):
-        heaviest = max(range(result.devices), key=lambda device: result.load_us[device])
-        move = min(_moves(result, heaviest), default=None)
-        if move is None:
+        heaviest = max(range(len(result.load_us)), key=lambda device: result.load_us[device])
+        best = min(_changes(result, heaviest), key=lambda change: change[0], default=None)
+        if best is None:
             return
-        _, stage, receiver = move
-        result.take(stage)
-        result.put(stage, receiver)
+        _, unit, receiver, back = best
+        result.take(unit, heaviest)
+        result.put(unit, receiver)
+        if back is not None:
+            result.take(back, receiver)
+            result.put(back, heaviest)
 
 
-def _moves(result: Partition, heaviest: int) -> Iterator[tuple[int, int, int]]:
-    """Moves that help, as (the higher load of the two devices after it, stage, receiver)."""
+def _changes(result: Partition, heaviest: int) -> Iterator[tuple[int, Unit, int, Unit | None]]:
+    """Changes that help: (higher load of the two afterwards, unit, receiver, what comes back)."""
     before = result.load_us[heaviest]
-    stages = [stage for stage, device in enumerate(result.device_of) if device == heaviest]
-    for stage in stages:
-        left = before + result.added_us(stage, heaviest, -1)
-        if left >= before:
-            continue
-        for receiver in range(result.devices):
-            if receiver == heaviest:
+    lengths = {result.length_us(unit) for unit in result.units[heaviest]}
+    for unit in result.units[heaviest]:
+        length = result.length_us(unit)
+        for receiver, load in enumerate(result.load_us):
+            if receiver == heaviest or load + length - max(lengths) >= before:
                 continue
-            after = result.load_us[receiver] + result.added_us(stage, receiver)
-            fits = result.added_bytes(stage, receiver) <= result.free_bytes[receiver]
-            if after < before and fits:
-                yield max(left, after), stage, receiver
+            for back in (None, *result.units[receiver]):
+                returned = 0 if back is None else result.length_us(back)
+                after = max(before - length + returned, load + length - returned)
+                if (after < before and result.fits(receiver, unit, back)
+                        and (back is None or result.fits(heaviest, back, unit))):
+                    yield after, unit, receiver, back

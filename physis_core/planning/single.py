@@ -1,10 +1,9 @@
 """Plans for one stream: the published modes and a general search, as a front of choices.
 
-The search varies how steps are grouped (steps of one group are batched: D groups of one are no
-batching, one group of D is the largest batch), in which order stages are laid out (block after
-block, or group after group), and where they are cut into devices.  Each candidate gets a timetable;
-where a walk through the blocks just misses a whole number of periods, a slightly longer period with
-a shorter response is a candidate too.
+The search varies into which sections the steps are divided (a section is one batch), in which
+order they are laid out (block after block, or section after section), and where the layout is cut
+into devices.  Each candidate gets a timetable; where a walk through the blocks just misses a whole
+number of periods, a slightly longer period with a shorter response is a candidate too.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from physis_core.planning.bound import dependency_bound_us, lower_bound_us
 from physis_core.planning.cluster import GB, Cluster
 from physis_core.planning.loads import beyond_reserve, device_bytes, device_loads_us, step_batches
 from physis_core.planning.modes import MODES
-from physis_core.planning.partition import Capacity, block_major, partition, section_major
+from physis_core.planning.partition import block_major, partition, section_major, sections_of
 from physis_core.planning.plan import BatchRule, Plan, Prediction, ranks_from_devices
 from physis_core.planning.profile import Profile
 from physis_core.planning.slo import SLO
 from physis_core.planning.timetable import Timetable, timetable
 
-_LAYOUTS = {'block_cut': block_major, 'step_cut': section_major}
+_LAYOUTS = {'by_block': block_major, 'by_step': section_major}
 
 
 @dataclass(frozen=True)
@@ -77,20 +76,18 @@ def _plans(profile: Profile, cluster: Cluster) -> Iterator[Plan]:
     devices = len(cluster.devices)
     for mode in MODES.values():
         yield mode(profile.graph, devices)
-    passes = profile.graph.passes
-    sections = range(1, passes + 1) if profile.graph.kv_mode is KVMode.SAME_STEP else [passes]
-    for count in sections:
-        section_of = [step * count // passes for step in range(passes)]
-        batch = min(profile.max_batch, max(section_of.count(section) for section in section_of))
-        capacity = Capacity(tuple(
-            device.memory_bytes - beyond_reserve(profile, batch, cluster.reserve_bytes)
-            for device in cluster.devices))
+    graph = profile.graph
+    batched = graph.kv_mode is KVMode.SAME_STEP
+    for sections in sections_of(graph.passes, profile.max_batch if batched else 1):
+        batch = max(map(len, sections))
+        extra_bytes = beyond_reserve(profile, batch, cluster.reserve_bytes)
+        memory = [device.memory_bytes - extra_bytes for device in cluster.devices]
         for name, layout in _LAYOUTS.items():
-            cut = partition(profile, layout(profile, section_of), section_of, batch, capacity)
+            cut = partition(profile, layout(graph.blocks, sections), memory)
             if cut is not None:
-                yield Plan(f'{name}_b{batch}', profile.graph, ranks_from_devices(cut.device_of),
-                           batch=BatchRule(batch, across_steps=batch > 1),
-                           max_in_flight=2)
+                yield Plan(f'{name}_{"-".join(str(len(steps)) for steps in sections)}', graph,
+                           ranks_from_devices(cut.device_of()),
+                           batch=BatchRule(batch, across_steps=batch > 1), max_in_flight=2)
 
 
 def _timed(plan: Plan, profile: Profile, cluster: Cluster, slo: SLO | None

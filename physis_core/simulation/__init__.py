@@ -1,0 +1,1 @@
+"""The twin of the engine: same plan, same dispatch code, a virtual clock."""
