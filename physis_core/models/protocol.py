@@ -68,6 +68,7 @@ class ModelDescription:
         renoise: whether ``step_update`` wants fresh noise at each step.
         late_binding: whether each step reads the newest observation, instead of the one that was
             newest when the chunk started.
+        kv_tokens: how many of a chunk's tokens later chunks see (None: all).
     """
 
     name: str
@@ -80,11 +81,12 @@ class ModelDescription:
     condition: TensorSpec
     observation: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
-    semantics: OutputSemantics = OutputSemantics()
+    semantics: OutputSemantics = field(default_factory=OutputSemantics)
     dtype: str = 'float32'
     prompt: Mapping[str, TensorSpec] = field(default_factory=dict)
     renoise: bool = False
     late_binding: bool = False
+    kv_tokens: int | None = None
 
     @property
     def hidden(self) -> TensorSpec:
@@ -94,15 +96,16 @@ class ModelDescription:
     @property
     def kv_chunk(self) -> TensorSpec:
         """The keys (or the values) of one chunk at one stage."""
-        return TensorSpec((self.tokens, self.kv_heads, self.head_dim), self.dtype)
+        tokens = self.tokens if self.kv_tokens is None else self.kv_tokens
+        return TensorSpec((tokens, self.kv_heads, self.head_dim), self.dtype)
 
 
 class History(Protocol):
     """The earlier chunks' KV of a batch, as one block call sees it.
 
-    Keys are kept *without* rotary position: the model rotates what it attends to, by positions
-    that are relative to the window.  So nothing grows with the number of chunks, and a sink can
-    stand at any distance.
+    Keys are kept *without* the rotary position of their chunk: the model rotates what it attends
+    to, by positions that are relative to the window.  So nothing grows with the number of chunks,
+    and a sink can stand at any distance.
     """
 
     positions: torch.Tensor
@@ -113,11 +116,11 @@ class History(Protocol):
         """Add this chunk's KV and return everything to attend to.
 
         Args:
-            keys: ``[B, tokens, kv_heads, head_dim]``, not rotated.
+            keys: ``[B, kv_tokens, kv_heads, head_dim]``, not rotated by the chunk's position.
             values: the same shape.
 
         Returns:
-            keys and values ``[B, (1 + H) * tokens, kv_heads, head_dim]``, the own chunk first,
+            keys and values ``[B, (1 + H) * kv_tokens, kv_heads, head_dim]``, the own chunk first,
             and a mask bool ``[B, 1 + H]`` that is True where a chunk is there (None: everywhere).
             They are views of memory that the next call reuses.
         """

@@ -19,6 +19,9 @@ from physis_core.models.protocol import ModelDescription, StageModel
 _MODULES = {
     'so101': 'physis_core.models.so101.stages',
     'dit': 'physis_core.models.dit',
+    'h3': 'physis_core.models.h3',
+    'ltx': 'physis_core.models.ltx',
+    'wan': 'physis_core.models.wan',
 }
 
 

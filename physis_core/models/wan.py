@@ -1,0 +1,258 @@
+"""Wan 2.1 and 2.2 as causal stages ("Wan: Open and Advanced Large-Scale Video Generative Models").
+
+A block: self-attention over the chunk and its history, cross-attention to the prompt, and a
+feed-forward layer; shift, scale and gate of the first and the last depend on (step, block) alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from physis_core.models.kit.attention import Attention, KeysValues
+from physis_core.models.kit.backbone import Backbone, StreamOptions
+from physis_core.models.kit.layers import (
+    FeedForward,
+    TwoLayers,
+    folded,
+    gated_sum,
+    layer_norm,
+    modulated,
+    sinusoid,
+)
+from physis_core.models.kit.options import sized_options
+from physis_core.models.kit.patches import Patch, from_patches, to_patches
+from physis_core.models.kit.rope import Rope, frequencies, grid, rotate_pairs
+from physis_core.models.loading import KeyMap, assemble
+from physis_core.models.protocol import History, ModelDescription, TensorSpec
+from physis_core.units import OutputSemantics
+
+PATCH: Patch = (1, 2, 2)
+FRAMES_PER_LATENT = 4
+TIMES = 1000  # the time embedding counts noise levels in thousandths
+
+SIZES: dict[str, dict[str, Any]] = {
+    'wan2.1-1.3b': {'heads': 12, 'channels': 16, 'height': 60, 'width': 104},
+    'wan2.1-14b': {'heads': 40, 'channels': 16, 'height': 60, 'width': 104},
+    'wan2.2-5b': {'heads': 24, 'channels': 48, 'height': 44, 'width': 80},
+}
+
+_EMBEDDER = 'condition_embedder'
+KEYS = KeyMap(
+    renames=(
+        (r'^time_embedding\.0\.', f'{_EMBEDDER}.time_embedder.linear_1.'),
+        (r'^time_embedding\.2\.', f'{_EMBEDDER}.time_embedder.linear_2.'),
+        (r'^text_embedding\.0\.', f'{_EMBEDDER}.text_embedder.linear_1.'),
+        (r'^text_embedding\.2\.', f'{_EMBEDDER}.text_embedder.linear_2.'),
+        (r'^time_projection\.1\.', f'{_EMBEDDER}.time_proj.'),
+        (r'^head\.head\.', 'proj_out.'),
+        (r'^head\.modulation$', 'scale_shift_table'),
+        # In original files the affine norm, before cross-attention, is norm3.
+        (r'^(blocks\.\d+)\.norm3\.', r'\1.norm2.'),
+        (r'^(blocks\.\d+)\.modulation$', r'\1.scale_shift_table'),
+        (r'\.self_attn\.', '.attn1.'),
+        (r'\.cross_attn\.', '.attn2.'),
+        (r'\.(attn[12])\.([qkv])\.', r'.\1.to_\2.'),
+        (r'\.(attn[12])\.o\.', r'.\1.to_out.0.'),
+        (r'\.ffn\.0\.', '.ffn.net.0.proj.'),
+        (r'\.ffn\.2\.', '.ffn.net.2.'),
+    ),
+    ignored=r'^(freqs|rope\.)',
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WanOptions(StreamOptions):
+    """Options of the `wan` model.
+
+    Attributes:
+        heads: attention heads.
+        head_dim: width of one head; the hidden state is ``heads * head_dim`` wide.
+        ffn: width of the feed-forward layer.
+        freq_dim: width of the sinusoidal time embedding.
+        eps: of all norms.
+    """
+
+    heads: int = 12
+    head_dim: int = 128
+    ffn: int = 8960
+    freq_dim: int = 256
+    eps: float = 1e-6
+
+    @property
+    def dim(self) -> int:
+        """Width of the hidden state."""
+        return self.heads * self.head_dim
+
+    @property
+    def cells(self) -> tuple[int, int, int]:
+        """Tokens of a chunk along time, height and width."""
+        return self.latents, self.height // PATCH[1], self.width // PATCH[2]
+
+    @property
+    def video_tokens(self) -> int:
+        """Tokens of a chunk."""
+        latents, rows, columns = self.cells
+        return latents * rows * columns
+
+
+SelfAttention = Callable[[Attention, Tensor], Tensor]
+
+
+class WanBlock(nn.Module):
+    """One block.  After loading, ``modulation`` replaces the table and the time projection."""
+
+    modulation: Tensor
+
+    def __init__(self, options: WanOptions) -> None:
+        super().__init__()
+        dim, heads, head_dim, eps = options.dim, options.heads, options.head_dim, options.eps
+        self.attn1 = Attention(dim, heads, head_dim, eps=eps)
+        self.attn2 = Attention(dim, heads, head_dim, eps=eps)
+        self.norm2 = nn.LayerNorm(dim, eps)
+        self.ffn = FeedForward(dim, options.ffn)
+        self.scale_shift_table = nn.Parameter(torch.empty(1, 6, dim))
+        self._eps = eps
+
+    def settle(self, times: Tensor) -> None:
+        """Compute modulation ``[passes, 6, 1, dim]`` of projected times ``[passes, 6, dim]``."""
+        self.register_buffer('modulation', folded(self.scale_shift_table + times).unsqueeze(2))
+        del self.scale_shift_table
+
+    def forward(self, hidden: Tensor, modulation: Tensor, attend: SelfAttention,
+                prompts: Sequence[KeysValues]) -> Tensor:
+        """``[B, tokens, dim]`` to the same; ``modulation`` ``[B, 6, 1 or tokens, dim]``."""
+        shift, scale, gate, shift_ffn, scale_ffn, gate_ffn = modulation.unbind(1)
+        inner = modulated(layer_norm(hidden, self._eps), shift, scale, hidden.dtype)
+        hidden = gated_sum(hidden, attend(self.attn1, inner), gate)
+        inner = layer_norm(hidden, self._eps, self.norm2).to(hidden.dtype)
+        hidden = hidden + self.attn2.with_prompts(inner, prompts)
+        inner = modulated(layer_norm(hidden, self._eps), shift_ffn, scale_ffn, hidden.dtype)
+        return gated_sum(hidden, self.ffn(inner), gate_ffn)
+
+
+class Wan(Backbone):
+    """The whole denoiser."""
+
+    blocks: nn.ModuleDict
+    head_modulation: Tensor
+
+    def __init__(self, options: WanOptions, held: Collection[int]) -> None:
+        super().__init__(_description(options), options.shift)
+        dtype = self.dtype
+        dim = options.dim
+        self.options = options
+        self.patch_embedding = nn.Conv3d(options.channels, dim, PATCH, PATCH, dtype=dtype)
+        self.condition_embedder = nn.ModuleDict({
+            'time_embedder': TwoLayers(options.freq_dim, dim, dim, 'silu'),
+            'time_proj': nn.Linear(dim, 6 * dim),
+            'text_embedder': TwoLayers(options.text_dim, dim, dim, 'gelu').to(dtype)})
+        self.blocks = nn.ModuleDict({str(block): WanBlock(options) for block in held}).to(dtype)
+        self.proj_out = nn.Linear(dim, options.channels * PATCH[1] * PATCH[2], dtype=dtype)
+        self.scale_shift_table = nn.Parameter(torch.empty(1, 2, dim))
+
+    def settle(self) -> None:
+        """Embed the times of all passes, modulate the head, and drop the time embedding."""
+        embedder = self.condition_embedder
+        times = self.schedule.times(self.description.graph.passes).to(self._device)
+        embedded = embedder['time_embedder'](sinusoid(TIMES * times, self.options.freq_dim))
+        self._times = embedder['time_proj'](functional.silu(embedded)).unflatten(-1, (6, -1))
+        self.register_buffer('head_modulation', folded(
+            self.scale_shift_table + embedded[:, None]).unsqueeze(2))
+        del embedder['time_embedder'], embedder['time_proj'], self.scale_shift_table
+        self.rope = wan_rope(self.options, self.description.graph.history_slots)
+
+    def settle_block(self, block: int) -> None:
+        """Compute the block's modulation."""
+        self._block(block).settle(self._times)
+
+    def text_context(self, text: Tensor) -> dict[int, KeysValues]:
+        """Keys and values of the prompt for each block held."""
+        embedded = self.condition_embedder['text_embedder'](text)
+        return {block: self._block(block).attn2.keys_values(embedded) for block in self.held}
+
+    def embed(self, latents: Tensor, conditions: Tensor, steps: Tensor) -> Tensor:
+        """Patches of ``[B, channels, latents, height, width]`` to ``[B, tokens, dim]``."""
+        weight = self.patch_embedding.weight.flatten(1)
+        return functional.linear(
+            to_patches(latents, PATCH).to(self.dtype), weight, self.patch_embedding.bias)
+
+    def block(self, block: int, hidden: Tensor, steps: Tensor, history: History,
+              contexts: Sequence[Any]) -> Tensor:
+        """One transformer block, ``[B, tokens, dim]`` to the same shape."""
+        weights = self._block(block)
+        return weights.forward(
+            hidden, weights.modulation[steps],
+            lambda attention, inner: attention.with_history(inner, history, self.rope),
+            [context[block] for context in contexts])
+
+    def _block(self, block: int) -> WanBlock:
+        weights = self.blocks[str(block)]
+        assert isinstance(weights, WanBlock)
+        return weights
+
+    def clean(self, hidden: Tensor, latents: Tensor, steps: Tensor) -> Tensor:
+        """The head predicts the velocity from data to noise: ``x - level * v``."""
+        return latents - self.levels(steps) * self.velocity(hidden, steps)
+
+    def velocity(self, hidden: Tensor, steps: Tensor) -> Tensor:
+        """Head: hidden states to ``[B, channels, latents, height, width]``, float32."""
+        shift, scale = self.head_modulation[steps].unbind(1)
+        inner = modulated(layer_norm(hidden, self.options.eps), shift, scale, hidden.dtype)
+        return from_patches(self.proj_out(inner).float(), PATCH, self.options.latent,
+                            channels_last=True)
+
+
+def describe(options: Mapping[str, Any]) -> ModelDescription:
+    """The model's description; see :class:`WanOptions`."""
+    return _description(read(options))
+
+
+def build(options: Mapping[str, Any], blocks: Collection[int] | None = None) -> Wan:
+    """The model with the weights of ``blocks`` (None: all), of embedding and of head."""
+    shape = read(options)
+    return assemble(lambda held: Wan(shape, held), shape.blocks, blocks, shape.weights,
+                    shape.seed, KEYS)
+
+
+def read(options: Mapping[str, Any]) -> WanOptions:
+    """The options of a size, changed by ``options``."""
+    return sized_options(WanOptions, options, SIZES, 'wan')
+
+
+def wan_rope(options: WanOptions, history_slots: int) -> Rope:
+    """Time, height and width turn a third of the channels each; time takes what is left over."""
+    side = 2 * (options.head_dim // 6)
+    widths = (options.head_dim - 2 * side, side, side)
+    bases = [frequencies(width, 10_000.0) for width in widths]
+    coordinates = grid(*(range(cells) for cells in options.cells))
+    inside = torch.cat([coordinates[:, axis, None] * base for axis, base in enumerate(bases)], -1)
+    times = options.latents * torch.arange(1 + history_slots, device='cpu')
+    chunk = torch.zeros(len(times), 1, 1, inside.shape[-1], dtype=torch.float64, device='cpu')
+    chunk[..., :widths[0] // 2] = times[:, None, None, None] * bases[0]
+    return Rope.from_angles(inside.unsqueeze(1), chunk, rotate_pairs)
+
+
+def _description(options: WanOptions) -> ModelDescription:
+    latent = TensorSpec(options.latent)
+    return ModelDescription(
+        name='wan',
+        graph=options.graph,
+        tokens=options.video_tokens,
+        dim=options.dim,
+        kv_heads=options.heads,
+        head_dim=options.head_dim,
+        latent=latent,
+        condition=TensorSpec((1,)),
+        observation={},
+        outputs={'latents': latent},
+        semantics=OutputSemantics(options.latents, frames_per_latent=FRAMES_PER_LATENT),
+        dtype=options.dtype,
+        prompt=options.prompt,
+        renoise=options.renoise,
+    )
