@@ -41,6 +41,7 @@ from physis_ros.policy import Policy, make_policy
 from physis_ros.ring_name import ring_name
 from physis_ros.steady_time import SteadyTime
 from physis_ros.stream_report import StreamStatus, stream_report
+from physis_ros.timed_publisher import TimedPublisher
 from physis_ros.wam_settings import WAM_SETTINGS, camera_settings
 
 _WATCH_HZ = 50.0
@@ -79,6 +80,7 @@ class WamNode(LifecycleNode):
         self._ring: RingWriter | None = None
         self._ingest: Ingest | None = None
         self._delivery: ChunkDelivery | None = None
+        self._timed: TimedPublisher[JointTrajectory] | None = None
         self._times: SteadyTime | None = None
         self._timers: list[Timer] = []
         self._paused_by_user = False
@@ -163,6 +165,8 @@ class WamNode(LifecycleNode):
         if settings['trajectory.topic']:
             self._trajectories = self.create_lifecycle_publisher(
                 JointTrajectory, settings['trajectory.topic'], depth)
+            self._timed = TimedPublisher(
+                self._trajectories.publish, round(settings['trajectory.early_ms'] * NS_PER_MS))
         self._ingest = Ingest(self, settings, policy, self._times, self._observe)
         self._timers = [
             self.create_timer(1.0 / _WATCH_HZ, self._watch, clock=self._steady_clock),
@@ -173,6 +177,8 @@ class WamNode(LifecycleNode):
         for timer in self._timers:
             self.destroy_timer(timer)
         self._timers.clear()
+        if self._timed is not None:
+            self._timed.close()
         if self._ingest is not None:
             self._ingest.close()
             for publisher in (self._chunks, self._reports, self._trajectories):
@@ -183,6 +189,7 @@ class WamNode(LifecycleNode):
         if self._ring is not None:
             self._ring.close()
         self._policy = self._engine = self._ring = self._ingest = self._times = None
+        self._timed = None
 
     # -- the stream -----------------------------------------------------------------------------
 
@@ -214,6 +221,7 @@ class WamNode(LifecycleNode):
         if self._delivery is not None:
             self._delivery.close()
         self._delivery = None
+        self._forget_trajectories()
 
     def _observe(self, observation: Observation) -> None:
         if self._delivery is None or self._fault:
@@ -235,6 +243,12 @@ class WamNode(LifecycleNode):
         self.get_logger().error(f'stopped: {reason}; call ~/reset to go on')
         if self._delivery is not None:
             self._delivery.stop(reason)
+        self._forget_trajectories()
+
+    def _forget_trajectories(self) -> None:
+        """Trajectories that wait for their time are not sent."""
+        if self._timed is not None:
+            self._timed.clear()
 
     def _apply_pause(self) -> None:
         delivery = self._delivery
@@ -256,14 +270,14 @@ class WamNode(LifecycleNode):
         now_ns = time.monotonic_ns()
         jump_ns = self._times.jump_ns()
         if jump_ns:
-            self.get_logger().warn(f'ROS time jumped by {jump_ns / NS_PER_S:+.3f} s: new epoch')
+            self.get_logger().warning(f'ROS time jumped by {jump_ns / NS_PER_S:+.3f} s: new epoch')
             self._begin_epoch()
         self._delivery.look_at_servo(now_ns)
         unfit = [source.name for source in self._ingest.assembler.unfit(now_ns)]
         if unfit != self._unfit:
             self._unfit = unfit
             if unfit:
-                self.get_logger().warn(f'no fresh input from {", ".join(unfit)}: paused')
+                self.get_logger().warning(f'no fresh input from {", ".join(unfit)}: paused')
             self._apply_pause()
 
     def _begin_epoch(self) -> None:
@@ -272,6 +286,7 @@ class WamNode(LifecycleNode):
         if self._delivery is None or self._delivery.stream.ended is not None:
             return
         self._delivery.reset()
+        self._forget_trajectories()
         self._ingest.clear()
 
     # -- services -------------------------------------------------------------------------------
@@ -333,9 +348,10 @@ class WamNode(LifecycleNode):
         joints = self._policy.joints
         self._chunks.publish(
             action_chunk(chunk, self._settings['stream_id'], joints, self._times))
-        if self._trajectories is not None:
-            self._trajectories.publish(joint_trajectory(
-                chunk, joints, self._times, self._settings['trajectory.end_at_rest']))
+        if self._timed is not None:
+            self._timed.give(joint_trajectory(
+                chunk, joints, self._times, self._settings['trajectory.end_at_rest']),
+                chunk.due_ns)
 
     def _status(self) -> StreamStatus | None:
         delivery, ingest = self._delivery, self._ingest

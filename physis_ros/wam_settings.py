@@ -46,6 +46,8 @@ WAM_SETTINGS = (
     # -- outputs
     Setting('trajectory.topic', '/arm_controller/joint_trajectory',
             'trajectory_msgs/JointTrajectory; empty: not published'),
+    Setting('trajectory.early_ms', 20.0, 'how long before its start a trajectory is sent: a '
+            'controller gives up the old one when it arrives [ms]', 0.0, 1_000.0),
     Setting('trajectory.end_at_rest', False,
             'end each trajectory with velocity 0, for controllers that demand it'),
     # -- diagnostics
