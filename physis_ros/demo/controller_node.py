@@ -11,14 +11,16 @@ It takes `~/joint_trajectory` (trajectory_msgs/JointTrajectory), or by option `~
 
 from __future__ import annotations
 
+import signal
 import time
 
 import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
+from rclpy.signals import SignalHandlerOptions
 from rclpy.time import Time
 from sensor_msgs.msg import JointState as JointStateMessage
 from sensor_msgs.msg import TimeReference
@@ -220,18 +222,19 @@ def _trajectory(message: JointTrajectory) -> Trajectory:
 
 def main() -> int:
     """Run the controller until it is told to stop."""
-    rclpy.init()
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the context outlives the loop
     executor = SingleThreadedExecutor()
     try:
         controller = Controller()
         executor.add_node(controller)
         beat = Beat(controller.update_rate_hz, time.monotonic_ns())
-        while rclpy.ok():
+        while True:
             while not beat.strikes(time.monotonic_ns()):
                 wait_s = (beat.due_ns - time.monotonic_ns()) / NS_PER_S
                 executor.spin_once(timeout_sec=max(wait_s, 0.0))
             controller.update()
-    except (KeyboardInterrupt, ExternalShutdownException):
+    except KeyboardInterrupt:
         pass
     finally:
         rclpy.try_shutdown()

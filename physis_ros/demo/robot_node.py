@@ -7,6 +7,7 @@ own. Simulated time follows the steady clock; stamps are the ROS time of capture
 from __future__ import annotations
 
 import array
+import signal
 import time
 from typing import Any
 
@@ -14,8 +15,9 @@ import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from numpy.typing import NDArray
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import SetBool, Trigger
@@ -168,17 +170,18 @@ def _values(**values: object) -> list[KeyValue]:
 
 def main() -> int:
     """Run the robot until it is told to stop."""
-    rclpy.init()
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the context outlives the loop
     executor = SingleThreadedExecutor()
     robot = None
     try:
         robot = SimulatedRobot(Scene())
         executor.add_node(robot)
-        while rclpy.ok():
+        while True:
             robot.live(time.monotonic_ns())
             wait_s = (robot.next_due_ns - time.monotonic_ns()) / NS_PER_S
             executor.spin_once(timeout_sec=max(wait_s, 0.0))
-    except (KeyboardInterrupt, ExternalShutdownException):
+    except KeyboardInterrupt:
         pass
     finally:
         if robot is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ from physis_ros.deployment import (
 from physis_ros.share import share_dir
 
 _INTERRUPTED = 130
+_PAGE_WIDTH = 120  # columns, where the output is no terminal
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class DemoSettings:
 
 def run_demo(settings: DemoSettings) -> int:
     """Run it; returns the exit code."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _PAGE_WIDTH)
     settings.out.mkdir(parents=True, exist_ok=True)
     recording = Recording()
     interrupted = False

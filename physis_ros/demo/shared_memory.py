@@ -12,13 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 
 SHARED_MEMORY = Path('/dev/shm')
-_LOCK_FILE = re.compile(r'(?P<name>fastrtps_(port\d+|[0-9a-f]{16}))_(el|sl)$')
+_LOCK_FILE = re.compile(r'(?P<name>(fastrtps|fastdds)_(port\d+|[0-9a-f]{16}))_(el|sl)$')
 
 
 def sweep_fast_dds(folder: Path = SHARED_MEMORY) -> list[str]:
     """Remove the segments and ports that no process holds; returns their names."""
     swept = set()
-    for lock in sorted(folder.glob('fastrtps_*')):
+    for lock in sorted(folder.glob('fast*')):
         match = _LOCK_FILE.match(lock.name)
         if match and _nobody_holds(folder, match['name']):
             for leftover in _files_of(folder, match['name']):
