@@ -197,7 +197,7 @@ def main() -> int:
         settings['real_time.priority'], settings['real_time.cpus'],
         settings['real_time.lock_memory'])
     for refusal in node.real_time.refusals:
-        node.get_logger().warn(refusal)
+        node.get_logger().warning(refusal)
     try:
         run(node, ending)
     except PhysisError as error:

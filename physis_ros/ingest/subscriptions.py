@@ -124,7 +124,7 @@ class Ingest:
 
     def _refuse(self, source: Source, error: InputError) -> None:
         source.refuse(str(error))
-        self._node.get_logger().warn(str(error), throttle_duration_sec=2.0)
+        self._node.get_logger().warning(str(error), throttle_duration_sec=2.0)
 
     def _capture_ns(self, message: Image | CompressedImage | JointState) -> int:
         """When the message was captured; without a stamp, when it was received.
