@@ -46,6 +46,28 @@ class ControlBoard:
         return board
 
 
+def check_arrays(what: str, arrays: Mapping[str, np.ndarray], specs: Mapping[str, TensorSpec]
+                 ) -> None:
+    """Refuse arrays that are not of the declared names, shapes and types, or not finite.
+
+    Raises:
+        InputError: with ``what`` they are, the name, what came and what was expected.
+    """
+    for name, spec in specs.items():
+        if name not in arrays:
+            raise InputError(f'{what} lacks `{name}`; it needs {", ".join(sorted(specs))}')
+        array = np.asarray(arrays[name])
+        if array.shape != spec.shape or array.dtype != np.dtype(spec.dtype):
+            raise InputError(f'{what} `{name}` is {array.dtype} {list(array.shape)}, expected '
+                             f'{spec.dtype} {list(spec.shape)}; convert it first')
+        if array.dtype.kind == 'f' and not np.isfinite(array).all():
+            raise InputError(f'{what} `{name}` holds NaN or infinity; drop it at its source')
+    unknown = sorted(set(arrays) - set(specs))
+    if unknown:
+        takes = ', '.join(sorted(specs)) or 'none'
+        raise InputError(f'{what} has an unknown part `{unknown[0]}`; the model takes {takes}')
+
+
 @dataclass(frozen=True)
 class Observation:
     """What a robot saw, and when.
@@ -75,7 +97,7 @@ class ObservationBoard:
 
     def __init__(self, block: SharedBlock, observation: Mapping[str, TensorSpec]) -> None:
         self.block = block
-        self._specs = observation
+        self.specs = observation
         layout = PacketLayout(observation)
         stride = aligned(8 * self._WORDS) + layout.nbytes
         self._newest = np.frombuffer(block.memory, np.int64, 1)
@@ -100,29 +122,6 @@ class ObservationBoard:
     def clear(self) -> None:
         """Forget what was seen (a reset): the next observation is the only one."""
         self._newest[0] = 0
-
-    def check(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Refuse an observation that is not of the declared names, shapes and types.
-
-        Raises:
-            InputError: with the name, what came and what was expected.
-        """
-        for name, spec in self._specs.items():
-            if name not in arrays:
-                raise InputError(f'observation lacks `{name}`; it needs '
-                                 f'{", ".join(sorted(self._specs))}')
-            array = np.asarray(arrays[name])
-            if array.shape != spec.shape or array.dtype != np.dtype(spec.dtype):
-                raise InputError(
-                    f'observation `{name}` is {array.dtype} {list(array.shape)}, expected '
-                    f'{spec.dtype} {list(spec.shape)}; convert it before observe()')
-            if array.dtype.kind == 'f' and not np.isfinite(array).all():
-                raise InputError(f'observation `{name}` holds NaN or infinity; drop it at its '
-                                 'source')
-        unknown = sorted(set(arrays) - set(self._specs))
-        if unknown:
-            raise InputError(f'observation has an unknown part `{unknown[0]}`; the model takes '
-                             f'{", ".join(sorted(self._specs))}')
 
     def write(self, identity: int, arrays: Mapping[str, np.ndarray], capture_ns: int) -> None:
         """Put a checked observation on the board."""

@@ -38,8 +38,8 @@ class _Stream:
     """What a device knows of an open stream."""
 
     plan: Plan
-    timed: bool
     remaining_ns: list[int]
+    failed_epoch: int = -1
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Device:
         outputs = self._graph.output_stage + 1
         remaining = [max(0, response_ns * (outputs - stage - 1) // outputs) if timed else 0
                      for stage in range(self._graph.stages)]
-        self._streams[stream] = _Stream(plan, timed, remaining)
+        self._streams[stream] = _Stream(plan, remaining)
 
     def close(self, stream: int) -> None:
         """Forget a stream and all of its work."""
@@ -206,16 +206,22 @@ class Device:
         remaining_ns = self._streams[state.stream].remaining_ns[state.stage]
         work = Work(state.stream, state.epoch, state.task(self._graph.blocks), state.deadline_ns,
                     remaining_ns, arrived_ns, state)
-        self._guarded(state.stream, state.epoch, self._queue.arrive, work)
+        if not self._guarded(state.stream, state.epoch, self._queue.arrive, work):
+            self._discard([work])
 
     def _current(self, stream: int, epoch: int) -> bool:
         """Whether work of this epoch still counts; follows the engine into a new epoch."""
-        if epoch != self._epochs[stream] or stream not in self._streams:
+        if not self._counts(stream, epoch):
             return False
         if self._queue.epoch(stream) != epoch:
             self._discard(self._queue.close(stream))
             self._queue.open(stream, epoch, self._graph)
         return True
+
+    def _counts(self, stream: int, epoch: int) -> bool:
+        known = self._streams.get(stream)
+        return (known is not None and epoch == self._epochs[stream]
+                and epoch != known.failed_epoch)
 
     def _choose(self, now_ns: int) -> Batch | WaitUntil:
         ready = self._queue.ready
@@ -230,9 +236,7 @@ class Device:
         try:
             start_ns, end_ns = self._executor.run(batch.members, self._free_ns, now_ns)
         except StreamError as error:
-            for work in batch.members:
-                self._end_stream(work.stream, work.epoch, error)
-            return now_ns
+            return self._start_apart(batch, now_ns, error)
         self._times.note(batch.members[0].task.block, len(batch.members), end_ns - start_ns)
         now_ns = time.monotonic_ns()
         if end_ns > now_ns:
@@ -240,6 +244,15 @@ class Device:
             return end_ns
         self._finish(batch, start_ns, end_ns)
         return now_ns
+
+    def _start_apart(self, batch: Batch, now_ns: int, error: StreamError) -> int:
+        """Of a batch that cannot run, end the stream at fault and run the others."""
+        if len(batch.members) == 1:
+            work = batch.members[0]
+            self._discard([work])
+            self._end_stream(work.stream, work.epoch, error)
+            return now_ns
+        return max(self._start(Batch((work,)), now_ns) for work in batch.members)
 
     def _finish(self, batch: Batch, start_ns: int, end_ns: int) -> None:
         """Hand on what has ended, log it, and see what became ready."""
@@ -251,7 +264,7 @@ class Device:
                 state.release_input = None
             self._log.append(work.stream, work.epoch, *work.task, len(batch.members), streams,
                              work.arrived_ns, start_ns, end_ns)
-            if work.stream not in self._streams or work.epoch != self._epochs[work.stream]:
+            if not self._counts(work.stream, work.epoch):
                 continue
             if not self._guarded(work.stream, work.epoch, self._queue.end, work):
                 continue
@@ -306,11 +319,14 @@ class Device:
         return True
 
     def _end_stream(self, stream: int, epoch: int, error: StreamError) -> None:
-        if stream in self._streams:
-            self.close(stream)
+        """Drop an epoch and tell the engine, which ends the stream unless it has reset it."""
+        if self._counts(stream, epoch):
+            self._streams[stream].failed_epoch = epoch
+            self._discard(self._queue.close(stream))
             self._fault(stream, epoch, type(error).__name__, str(error))
 
     def _discard(self, works: list[Work]) -> None:
         for work in works:
             if work.payload.release_input is not None:
                 work.payload.release_input()
+                work.payload.release_input = None

@@ -23,7 +23,7 @@ from physis_core import errors
 from physis_core.errors import InputError, PlanError, Refused, StreamError, WorkerLost
 from physis_core.planning.plan import Plan
 from physis_core.runtime.bell import Bell, precise_sleeps
-from physis_core.runtime.boards import CLOSED, ControlBoard, ObservationBoard
+from physis_core.runtime.boards import CLOSED, ControlBoard, ObservationBoard, check_arrays
 from physis_core.runtime.device import ENGINE
 from physis_core.runtime.host import DeviceSetup, HostSetup
 from physis_core.runtime.links.shm import ShmInlet, ShmOutlet, create_ring, open_inlet, open_outlet
@@ -96,7 +96,7 @@ class Engine:
         hosts = max(self._host_of) + 1
         self._board = ControlBoard.create(hosts, self._devices, len(self._plans))
         self._logs = [StageLog.create() for _ in range(self._devices)]
-        self._codec = HeaderCodec(self._description.graph.passes)
+        self._codec = HeaderCodec(self._description.graph.steps)
         self._bell = Bell(self._board.bells, self._board.engine_bell, ringer=0)
         self._links: dict[tuple[int, int, str], SharedBlock] = {}
         self._entrances: dict[int, ShmOutlet] = {}
@@ -138,10 +138,12 @@ class Engine:
         Waits for hosts that are being replaced after a fault.
 
         Raises:
+            InputError: the prompt is not what the model takes.
             Refused: no slot is free, or a device has no room; nothing was changed.
             WorkerLost: a host is gone; it will be replaced, try again.
         """
         options = options or StreamOptions()
+        check_arrays('prompt', options.prompt, self._description.prompt)
         self._whole.wait(_RECOVERY_TIMEOUT_S)
         with self._control_lock:
             self._raise_if_closed()
@@ -327,14 +329,20 @@ class Engine:
 
     def _loop(self) -> None:
         precise_sleeps()
-        while not self._stopping:
-            seen = self._bell.read()
-            with self._lock:
-                moved = self._collect()
-                next_ns = self._release()
-            self._supervise()
-            if not moved:
-                self._bell.wait(seen, min(next_ns - time.monotonic_ns(), _IDLE_NS))
+        try:
+            while not self._stopping:
+                seen = self._bell.read()
+                with self._lock:
+                    moved = self._collect()
+                    next_ns = self._release()
+                self._supervise()
+                if not moved:
+                    self._bell.wait(seen, min(next_ns - time.monotonic_ns(), _IDLE_NS))
+        except BaseException as error:  # nobody may wait for a loop that is gone
+            for stream in list(self._streams.values()):
+                self._end_stream(stream, StreamError(
+                    f'the engine loop failed with {type(error).__name__}: {error}'))
+            raise
 
     def _release(self) -> int:
         """Let chunks in whose time has come; returns when the next one is due."""
@@ -358,7 +366,7 @@ class Engine:
         release_ns = now_ns if late or not period_ns else stream.next_release_ns
         due_ns = release_ns + (options.lead_ns or 0)
         state = ChunkState(stream.slot, stream.epoch, stream.released, 0, due_ns, release_ns,
-                           due_ns, observation_ids=[-1] * self._description.graph.passes)
+                           due_ns, observation_ids=[-1] * self._description.graph.steps)
         if not self._entrances[stream.plan.device_of(0)].try_send(state, {}):
             return False
         stream.released += 1
@@ -383,8 +391,9 @@ class Engine:
 
     def _begin_epoch(self, stream: Stream) -> None:
         self._epochs[stream.slot] += 1
+        # Before the observation is forgotten: a device that misses it then knows why.
+        self._board.epochs[stream.slot] = self._epochs[stream.slot]
         stream.restart(self._epochs[stream.slot])
-        self._board.epochs[stream.slot] = stream.epoch
         self._announce_reset(stream.plan)
 
     def _announce_reset(self, plan: Plan) -> None:

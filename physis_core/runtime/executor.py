@@ -118,7 +118,7 @@ class ModelExecutor:
         step = work.task.step
         if step == 0:
             state.latent = self._noise(work, 0)
-        if step == 0 or self._description.late_binding:
+        if step == 0 or (self._description.late_binding and step < self._graph.steps):
             observation = self._observe(work.stream)
             if observation is None:
                 raise StreamError(f'stream {work.stream}: chunk {work.task.chunk} was started '
@@ -130,7 +130,7 @@ class ModelExecutor:
                 state.started_ns = time.monotonic_ns()
                 state.capture_ns = observation.capture_ns
                 state.received_ns = observation.received_ns
-        else:
+        elif step < self._graph.steps:
             state.observation_ids[step] = state.observation_ids[step - 1]
 
     def _leave_step(self, batch: Sequence[Work], hidden: torch.Tensor, steps: torch.Tensor

@@ -113,7 +113,7 @@ class Host:
                                    setup.devices, setup.streams)
         self._workload = workload_from_json(setup.workload)
         self._description = description_of(self._workload)
-        self._codec = HeaderCodec(self._description.graph.passes)
+        self._codec = HeaderCodec(self._description.graph.steps)
         self._bells = [Bell(self._board.bells, index, setup.index + 1, setup.spin)
                        for index in range(setup.hosts + 1)]
         self._observations: dict[int, ObservationBoard] = {}
@@ -161,7 +161,7 @@ class Host:
         wanted: dict[int, int] = {}
         while self._running:
             seen = bell.read()
-            if self._requests != self._board.requests[self._setup.index]:
+            while self._running and self._requests != self._board.requests[self._setup.index]:
                 self._serve_request()
             now_ns = time.monotonic_ns()
             due = {int(device) for device in self._own[self._board.attention[self._own] != 0]}

@@ -31,23 +31,23 @@ class SequentialOracle:
         self._chunk = 0
 
     @torch.inference_mode()
-    def next_chunk(self, observations: Sequence[Observation], lead_s: float
+    def next_chunk(self, observations: Sequence[Observation], leads_s: Sequence[float]
                    ) -> dict[str, np.ndarray]:
         """The next chunk's outputs.
 
         Args:
-            observations: what each pass over the blocks reads: one for all, or ``graph.passes``
-                of them for a model with late binding.
-            lead_s: time from capture to effect [s].
+            observations: what each denoising step reads: one for all, or ``graph.steps`` of
+                them for a model with late binding.
+            leads_s: time from the capture of each of them to the chunk's effect [s].
         """
         graph = self._description.graph
         chunk = self._chunk
         latent = self._noise(chunk, 0)[None]
         outputs: dict[str, np.ndarray] = {}
         for step in range(graph.passes):
-            observation = observations[min(step, len(observations) - 1)]
-            if step == 0 or self._description.late_binding:
-                condition = self._model.encode(observation, lead_s)[None]
+            if step == 0 or (self._description.late_binding and step < graph.steps):
+                seen = min(step, len(observations) - 1)
+                condition = self._model.encode(observations[seen], leads_s[seen])[None]
             steps = torch.tensor([step])
             hidden = self._model.embed(latent, condition, steps)
             for block in range(graph.blocks):

@@ -78,8 +78,8 @@ class ChunkState:
 class HeaderCodec:
     """Chunk headers as bytes."""
 
-    def __init__(self, passes: int) -> None:
-        self._struct = struct.Struct(f'<{len(_FIELDS) + passes}q')
+    def __init__(self, steps: int) -> None:
+        self._struct = struct.Struct(f'<{len(_FIELDS) + steps}q')
         self._fields = len(_FIELDS)
         self.nbytes = aligned(self._struct.size)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from physis_core.errors import InputError, StreamError
 from physis_core.planning.plan import Plan
-from physis_core.runtime.boards import ObservationBoard
+from physis_core.runtime.boards import ObservationBoard, check_arrays
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class FinishedChunk:
         started_ns: when its first stage took the observation.
         finished_ns: when its output was complete.
         due_ns: planned moment of effect: release + lead.
-        observation_ids: the observation read at each pass over the blocks.
+        observation_ids: the observation read at each denoising step.
     """
 
     stream: int
@@ -121,7 +121,7 @@ class Stream:
             StreamError: the stream has ended.
         """
         self._raise_if_ended()
-        self.board.check(observation)
+        check_arrays('observation', observation, self.board.specs)
         with self._observe_lock:
             self._identity += 1
             first = self.board.newest_identity == 0
