@@ -118,7 +118,7 @@ def demo_processes(settings: DemoSettings) -> tuple[NodeProcess, ...]:
 def _lead_ms(settings: DemoSettings) -> float:
     """The lead of config/wam.yaml, lengthened as the settings ask."""
     parameters = yaml.safe_load((share_dir() / 'config' / 'wam.yaml').read_text())
-    wam: Mapping[str, Any] = parameters['wam_node']['ros__parameters']
+    wam: Mapping[str, Any] = parameters['/**/wam_node']['ros__parameters']
     return float(wam['lead_ms'] + settings.delay_ms + settings.delay_chunks * wam['period_ms'])
 
 
