@@ -167,7 +167,7 @@ class Twin:
         keep_batches: whether the outcome lists every batch.
     """
 
-    def __init__(self, streams: Sequence[Stream], jitter: Jitter = _STEADY,
+    def __init__(self, streams: Sequence[Stream], jitter: Jitter = STEADY,
                  stalls: Sequence[Stall] = (), slots: int | None = None,
                  make_dispatcher: MakeDispatcher = SlackDispatcher,
                  keep_batches: bool = False) -> None:

@@ -1,0 +1,224 @@
+"""A pool of devices and the streams that have been placed on it.
+
+State is whole numbers only, and everything else is computed from it, so a pool after a stream has
+left is bit for bit the pool before it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from physis_core.errors import InputError
+from physis_core.planning.cluster import Cluster
+from physis_core.planning.loads import beyond_reserve
+from physis_core.planning.profile import Profile
+
+FULL = 1.0 + 1e-9
+"""Utilisation up to which a device takes work (the rest is for rounding of sums)."""
+
+
+@dataclass(frozen=True)
+class StreamClass:
+    """Streams that may share batches: the same model on the same device model, at one period.
+
+    Attributes:
+        profile: of the model.
+        period_us: T, interval between its chunks.
+    """
+
+    profile: Profile
+    period_us: int
+
+    def __post_init__(self) -> None:
+        slowest_us = max(group.times.p99_us[0] for group in self.profile.groups)
+        if slowest_us > self.period_us:
+            raise InputError(
+                f'`{self.profile.model}`: a period of {self.period_us / 1e3:g} ms is shorter than '
+                f'its slowest stage ({slowest_us / 1e3:g} ms at p99); ask for at least that')
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What tells classes apart."""
+        return self.profile.model, self.profile.device, self.period_us
+
+    def busy_us(self, block: int, tasks: int) -> int:
+        """Time of ``tasks`` tasks of a block in a period, in full batches and a rest [us]."""
+        full, rest = divmod(tasks, self.profile.max_batch)
+        group = self.profile.group_of(block)
+        return (full * group.times.p99_us[-1]) + (group.times.p99_us[rest - 1] if rest else 0)
+
+
+@dataclass
+class Tenant:
+    """One class on the pool: tasks of each block on each device, and their time there."""
+
+    stream_class: StreamClass
+    tasks: list[list[int]]  # [device][block]
+    busy_us: list[int]  # [device]
+    streams: int = 0
+
+    def copy(self) -> Tenant:
+        """One that can be changed on trial."""
+        return Tenant(self.stream_class, [list(row) for row in self.tasks], list(self.busy_us),
+                      self.streams)
+
+
+@dataclass
+class Pool:
+    """Devices, and who is on them.
+
+    Attributes:
+        cluster: the devices.
+        free_bytes: memory left on each.
+        tenants: the classes that are there, by their key.
+        placed: the device of each stage of every stream, by the stream's name.
+        class_of: the class key of every stream.
+    """
+
+    cluster: Cluster
+    free_bytes: list[int] = field(default_factory=list)
+    tenants: dict[tuple[str, str, int], Tenant] = field(default_factory=dict)
+    placed: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    class_of: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.free_bytes = [device.memory_bytes for device in self.cluster.devices]
+
+    @property
+    def devices(self) -> int:
+        """How many there are."""
+        return len(self.free_bytes)
+
+    def utilisation(self, device: int) -> float:
+        """Share of a device's time that is promised."""
+        return sum(tenant.busy_us[device] / tenant.stream_class.period_us
+                   for _, tenant in sorted(self.tenants.items()))
+
+    def trial(self, stream_class: StreamClass) -> Trial:
+        """A placement of one stream in the making; the pool does not change until it is kept."""
+        return Trial(self, stream_class)
+
+    def keep(self, name: str, trial: Trial) -> None:
+        """Admit the stream of a complete trial made on the pool as it is now."""
+        if name in self.placed:
+            raise InputError(f'stream `{name}` is in the pool already; choose another name')
+        trial.tenant.streams += 1
+        self.free_bytes = trial.free_bytes
+        self.tenants[trial.tenant.stream_class.key] = trial.tenant
+        self.placed[name] = tuple(trial.device_of)
+        self.class_of[name] = trial.tenant.stream_class.key
+
+    def remove(self, name: str) -> None:
+        """Give back everything a stream has."""
+        if name not in self.placed:
+            raise InputError(f'stream `{name}` is not in the pool; it holds '
+                             f'{len(self.placed)} others')
+        key = self.class_of.pop(name)
+        tenant = self.tenants[key]
+        profile = tenant.stream_class.profile
+        for stage, device in enumerate(self.placed.pop(name)):
+            block = stage % profile.graph.blocks
+            group = profile.group_of(block)
+            tasks = tenant.tasks[device][block]
+            tenant.tasks[device][block] = tasks - 1
+            tenant.busy_us[device] += (tenant.stream_class.busy_us(block, tasks - 1)
+                                       - tenant.stream_class.busy_us(block, tasks))
+            self.free_bytes[device] += group.kv_bytes
+            if tasks == 1 and not self._held_by_another(key, device, block):
+                self.free_bytes[device] += group.weight_bytes
+        tenant.streams -= 1
+        if not tenant.streams:
+            for device in range(self.devices):
+                self.free_bytes[device] += self.runtime_bytes(tenant.stream_class)
+            del self.tenants[key]
+
+    def runtime_bytes(self, stream_class: StreamClass) -> int:
+        """What a class takes on every device for activations beyond the cluster's reserve."""
+        profile = stream_class.profile
+        return beyond_reserve(profile, profile.max_batch, self.cluster.reserve_bytes)
+
+    def _held_by_another(self, key: tuple[str, str, int], device: int, block: int) -> bool:
+        return any(tenant.tasks[device][block] > 0 for other, tenant in self.tenants.items()
+                   if other[:2] == key[:2] and other != key)
+
+
+class Trial:
+    """Stages of one new stream being placed, on copies of what they touch."""
+
+    def __init__(self, pool: Pool, stream_class: StreamClass) -> None:
+        profile = stream_class.profile
+        self.profile = profile
+        self.free_bytes = list(pool.free_bytes)
+        self.device_of = [-1] * profile.graph.stages
+        key = stream_class.key
+        known = pool.tenants.get(key)
+        if known is not None:
+            self.tenant = known.copy()
+        else:
+            runtime_bytes = pool.runtime_bytes(stream_class)
+            self.free_bytes = [free - runtime_bytes for free in self.free_bytes]
+            self.tenant = Tenant(stream_class,
+                                 [[0] * profile.graph.blocks for _ in self.free_bytes],
+                                 [0] * pool.devices)
+        self.utilisation = [pool.utilisation(device) for device in range(pool.devices)]
+        self._pool = pool
+        self._key = key
+        self._shared = [other for name, other in pool.tenants.items()
+                        if name[:2] == key[:2] and name != key]
+
+    def added_bytes(self, device: int, block: int, tasks: int = 1) -> int:
+        """Memory that ``tasks`` more tasks of a block need on a device."""
+        group = self.profile.group_of(block)
+        return tasks * group.kv_bytes + (0 if self.holds(device, block) else group.weight_bytes)
+
+    def added_utilisation(self, device: int, block: int, tasks: int = 1) -> float:
+        """Share of a device's time that they need."""
+        there = self.tenant.tasks[device][block]
+        stream_class = self.tenant.stream_class
+        return (stream_class.busy_us(block, there + tasks) - stream_class.busy_us(block, there)
+                ) / stream_class.period_us
+
+    def holds(self, device: int, block: int) -> bool:
+        """Whether the weights of a block are on a device."""
+        return (self.tenant.tasks[device][block] > 0
+                or any(other.tasks[device][block] > 0 for other in self._shared))
+
+    def fits(self, device: int, block: int, tasks: int = 1) -> bool:
+        """Whether a device has the memory and the time."""
+        return (self.added_bytes(device, block, tasks) <= self.free_bytes[device]
+                and self.utilisation[device]
+                + self.added_utilisation(device, block, tasks) <= FULL)
+
+    def put(self, device: int, stages: Sequence[int]) -> None:
+        """Place stages of one block."""
+        block = stages[0] % self.profile.graph.blocks
+        count = len(stages)
+        stream_class = self.tenant.stream_class
+        self.free_bytes[device] -= self.added_bytes(device, block, count)
+        self.utilisation[device] += self.added_utilisation(device, block, count)
+        there = self.tenant.tasks[device][block]
+        self.tenant.busy_us[device] += (stream_class.busy_us(block, there + count)
+                                        - stream_class.busy_us(block, there))
+        self.tenant.tasks[device][block] = there + count
+        for stage in stages:
+            self.device_of[stage] = device
+
+    def take(self, device: int, stages: Sequence[int]) -> None:
+        """Undo :meth:`put`."""
+        block = stages[0] % self.profile.graph.blocks
+        count = len(stages)
+        stream_class = self.tenant.stream_class
+        there = self.tenant.tasks[device][block]
+        self.tenant.tasks[device][block] = there - count
+        self.tenant.busy_us[device] += (stream_class.busy_us(block, there - count)
+                                        - stream_class.busy_us(block, there))
+        self.free_bytes[device] += self.added_bytes(device, block, count)
+        self.utilisation[device] -= self.added_utilisation(device, block, count)
+        for stage in stages:
+            self.device_of[stage] = -1
+
+    def stages_of(self, block: int) -> list[int]:
+        """The stages of a block, step after step."""
+        graph = self.profile.graph
+        return [graph.stage(step, block) for step in range(graph.passes)]
