@@ -82,7 +82,7 @@ class WamNode(LifecycleNode):
         self._delivery: ChunkDelivery | None = None
         self._timed: TimedPublisher[JointTrajectory] | None = None
         self._times: SteadyTime | None = None
-        self._timers: list[Timer] = []
+        self._stream_timers: list[Timer] = []
         self._paused_by_user = False
         self._unfit: list[str] = []
         self._fault = ''
@@ -168,15 +168,15 @@ class WamNode(LifecycleNode):
             self._timed = TimedPublisher(
                 self._trajectories.publish, round(settings['trajectory.early_ms'] * NS_PER_MS))
         self._ingest = Ingest(self, settings, policy, self._times, self._observe)
-        self._timers = [
+        self._stream_timers = [
             self.create_timer(1.0 / _WATCH_HZ, self._watch, clock=self._steady_clock),
             self.create_timer(1.0 / settings['report_hz'], self._publish_report,
                               clock=self._steady_clock)]
 
     def _release(self) -> None:
-        for timer in self._timers:
+        for timer in self._stream_timers:
             self.destroy_timer(timer)
-        self._timers.clear()
+        self._stream_timers.clear()
         if self._timed is not None:
             self._timed.close()
         if self._ingest is not None:
