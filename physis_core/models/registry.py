@@ -19,7 +19,9 @@ from physis_core.models.protocol import ModelDescription, StageModel
 _MODULES = {
     'so101': 'physis_core.models.so101.stages',
     'dit': 'physis_core.models.dit',
+    'dreamzero': 'physis_core.models.dreamzero',
     'h3': 'physis_core.models.h3',
+    'lingbot': 'physis_core.models.lingbot',
     'ltx': 'physis_core.models.ltx',
     'wan': 'physis_core.models.wan',
 }

@@ -120,8 +120,8 @@ class WanBlock(nn.Module):
         self._eps = eps
 
     def settle(self, times: Tensor) -> None:
-        """Compute modulation ``[passes, 6, 1, dim]`` of projected times ``[passes, 6, dim]``."""
-        self.register_buffer('modulation', folded(self.scale_shift_table + times).unsqueeze(2))
+        """Compute modulation of projected times ``[passes, 6, groups of tokens, dim]``."""
+        self.register_buffer('modulation', folded(self.scale_shift_table.unsqueeze(2) + times))
         del self.scale_shift_table
 
     def forward(self, hidden: Tensor, modulation: Tensor, attend: SelfAttention,
@@ -161,11 +161,12 @@ class Wan(Backbone):
         embedder = self.condition_embedder
         times = self.schedule.times(self.description.graph.passes).to(self._device)
         embedded = embedder['time_embedder'](sinusoid(TIMES * times, self.options.freq_dim))
-        self._times = embedder['time_proj'](functional.silu(embedded)).unflatten(-1, (6, -1))
+        self._times = embedder['time_proj'](functional.silu(embedded)).unflatten(-1, (6, 1, -1))
         self.register_buffer('head_modulation', folded(
             self.scale_shift_table + embedded[:, None]).unsqueeze(2))
         del embedder['time_embedder'], embedder['time_proj'], self.scale_shift_table
-        self.rope = wan_rope(self.options, self.description.graph.history_slots)
+        self.rope = Rope.from_angles(
+            *wan_angles(self.options, self.description.graph.history_slots), rotate_pairs)
 
     def settle_block(self, block: int) -> None:
         """Compute the block's modulation."""
@@ -225,17 +226,32 @@ def read(options: Mapping[str, Any]) -> WanOptions:
     return sized_options(WanOptions, options, SIZES, 'wan')
 
 
-def wan_rope(options: WanOptions, history_slots: int) -> Rope:
-    """Time, height and width turn a third of the channels each; time takes what is left over."""
+def wan_angles(options: WanOptions, history_slots: int, *, before: Tensor | None = None,
+               start: int = 0) -> tuple[Tensor, Tensor]:
+    """Time, height and width turn a third of the channels each; time takes what is left over.
+
+    Args:
+        options: the shape.
+        history_slots: chunks in the history at most.
+        before: places (time, height, width) of tokens before the video, ``[tokens, 3]``.
+        start: time of the first latent.
+
+    Returns:
+        Angles inside the chunk ``[tokens, 1, half]`` and by its position
+        ``[positions, 1, 1, half]``, float64.
+    """
     side = 2 * (options.head_dim // 6)
     widths = (options.head_dim - 2 * side, side, side)
     bases = [frequencies(width, 10_000.0) for width in widths]
-    coordinates = grid(*(range(cells) for cells in options.cells))
-    inside = torch.cat([coordinates[:, axis, None] * base for axis, base in enumerate(bases)], -1)
-    times = options.latents * torch.arange(1 + history_slots, device='cpu')
+    latents, rows, columns = options.cells
+    places = grid(range(start, start + latents), range(rows), range(columns))
+    if before is not None:
+        places = torch.cat([before.to(places), places])
+    inside = torch.cat([places[:, axis, None] * base for axis, base in enumerate(bases)], -1)
+    times = latents * torch.arange(1 + history_slots, device='cpu')
     chunk = torch.zeros(len(times), 1, 1, inside.shape[-1], dtype=torch.float64, device='cpu')
     chunk[..., :widths[0] // 2] = times[:, None, None, None] * bases[0]
-    return Rope.from_angles(inside.unsqueeze(1), chunk, rotate_pairs)
+    return inside.unsqueeze(1), chunk
 
 
 def _description(options: WanOptions) -> ModelDescription:

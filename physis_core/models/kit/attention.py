@@ -63,7 +63,7 @@ class Attention(nn.Module):
         return output
 
     def with_history(self, hidden: Tensor, history: History, rope: Rope, *, registers: int = 0,
-                     seen: Tensor | None = None) -> Tensor:
+                     seen: Tensor | None = None, private: int = 0) -> Tensor:
         """Self-attention over the row's own chunk and its history, ``[B, tokens, dim]``.
 
         Args:
@@ -72,6 +72,7 @@ class Attention(nn.Module):
             rope: the positions.
             registers: how many tokens, the first ones, later chunks do not see.
             seen: bool ``[B, 1, tokens or 1, registers]``, where they are seen; None: everywhere.
+            private: how many tokens, the first ones, the others of their chunk do not see.
         """
         positions = history.positions
         keys, values = self.keys_values(hidden)
@@ -85,7 +86,13 @@ class Attention(nn.Module):
             kept_values = torch.cat([values[:, :registers], kept_values], 1)
             visible = _beside(seen, visible, registers, kept.shape[1] - registers)
         queries = rope.place_own(rope.place_inside(self.queries(hidden), positions), positions)
-        return self.output(attend(queries, kept, kept_values, visible), hidden)
+        if not private:
+            return self.output(attend(queries, kept, kept_values, visible), hidden)
+        others = visible if visible is None else visible[..., private:]
+        read = torch.cat([
+            attend(queries[:, :private], kept, kept_values, visible),
+            attend(queries[:, private:], kept[:, private:], kept_values[:, private:], others)], 1)
+        return self.output(read, hidden)
 
     def with_prompts(self, hidden: Tensor, prompts: Sequence[KeysValues]) -> Tensor:
         """Cross-attention; ``prompts`` holds each row's keys and values, ``[1, text, ...]``."""

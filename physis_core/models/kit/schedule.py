@@ -21,9 +21,8 @@ class Schedule:
 
     @classmethod
     def shifted(cls, graph: StageGraph, shift: float) -> Schedule:
-        """D equal steps, shifted towards noise: ``s*x / (1 + (s - 1)*x)`` (Stable Diffusion 3)."""
-        even = [1.0 - step / graph.steps for step in range(graph.steps)]
-        return cls((*(shift * x / (1.0 + (shift - 1.0) * x) for x in even), 0.0, 0.0))
+        """D equal steps, shifted towards noise."""
+        return cls((*shifted_levels(graph.steps, shift), 0.0, 0.0))
 
     def times(self, passes: int) -> Tensor:
         """The level of each pass, float32 ``[passes]``."""
@@ -41,3 +40,12 @@ class Schedule:
         weight = there if noises is not None else there / here
         other = noises if noises is not None else latents
         return torch.lerp(clean, other, weight.view(-1, *[1] * (latents.ndim - 1)))
+
+
+def shifted_levels(steps: int, shift: float) -> list[float]:
+    """Levels before each of ``steps`` equal steps, shifted: ``s*x / (1 + (s - 1)*x)``.
+
+    "Scaling Rectified Flow Transformers for High-Resolution Image Synthesis", section 5.3.2.
+    """
+    even = [1.0 - step / steps for step in range(steps)]
+    return [shift * x / (1.0 + (shift - 1.0) * x) for x in even]
