@@ -65,9 +65,3 @@ def precise_sleeps() -> None:
     """Ask the kernel to wake this thread within a microsecond instead of fifty."""
     pr_set_timerslack = 29
     _LIBC.prctl(pr_set_timerslack, 1000, 0, 0, 0)
-
-
-def die_with_parent() -> None:
-    """Have the kernel end this process when the thread that started it ends."""
-    pr_set_pdeathsig, sigkill = 1, 9
-    _LIBC.prctl(pr_set_pdeathsig, sigkill, 0, 0, 0)

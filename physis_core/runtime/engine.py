@@ -40,12 +40,14 @@ from physis_core.runtime.telemetry import StageLog
 from physis_core.runtime.virtual import VirtualModel
 from physis_core.runtime.workload import Workload, description_of, workload_to_json
 from physis_core.shared_block import SharedBlock
+from physis_core.units import s_from_ns
 
 __all__ = ['Engine', 'EngineOptions', 'FinishedChunk', 'Stream', 'StreamOptions']
 
 _SUPERVISE_NS = 50_000_000
 _IDLE_NS = 50_000_000
 _RECOVERY_TIMEOUT_S = 60.0
+_OPEN_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -135,16 +137,27 @@ class Engine:
     def open_stream(self, options: StreamOptions | None = None) -> Stream:
         """Open a stream in a free slot, with that slot's plan.
 
-        Waits for hosts that are being replaced after a fault.
+        Waits for hosts that are being replaced after a fault, or that are found lost meanwhile.
 
         Raises:
             InputError: the prompt is not what the model takes.
             Refused: no slot is free, or a device has no room; nothing was changed.
-            WorkerLost: a host is gone; it will be replaced, try again.
+            WorkerLost: hosts are lost again and again.
         """
         options = options or StreamOptions()
         check_arrays('prompt', options.prompt, self._description.prompt)
-        self._whole.wait(_RECOVERY_TIMEOUT_S)
+        tries = 0
+        while True:
+            self._whole.wait(_RECOVERY_TIMEOUT_S)
+            try:
+                return self._open_stream(options)
+            except WorkerLost:
+                tries += 1
+                if tries == _OPEN_TRIES:
+                    raise
+                time.sleep(2 * s_from_ns(_SUPERVISE_NS))  # until the loop has seen it too
+
+    def _open_stream(self, options: StreamOptions) -> Stream:
         with self._control_lock:
             self._raise_if_closed()
             slot = self._free_slot()
@@ -152,8 +165,12 @@ class Engine:
             board = ObservationBoard.create(self._description.observation)
             stream = Stream(slot, options, plan, board, bool(self._description.observation),
                             self._change)
-            self._connect(plan)
-            self._open_on_hosts(stream, plan)
+            try:
+                self._connect(plan)
+                self._open_on_hosts(stream, plan)
+            except BaseException:
+                board.block.close()
+                raise
             with self._lock:
                 self._streams[slot] = stream
                 self._begin_epoch(stream)
@@ -177,6 +194,7 @@ class Engine:
         with self._control_lock:
             for stream in self._streams.values():
                 stream.end(StreamError('the engine was closed'))
+                stream.board.block.close()
             self._streams.clear()
             self._pool.close()
             for block in (*self._links.values(), self._board.block,
@@ -253,7 +271,8 @@ class Engine:
                 opened.append(host)
         except (StreamError, Refused, InputError):
             for host in opened:
-                self._pool.hosts[host].request('close', stream=stream.slot)
+                with contextlib.suppress(WorkerLost):
+                    self._pool.hosts[host].request('close', stream=stream.slot)
             raise
 
     def _hosts_of(self, plan: Plan) -> list[int]:
@@ -269,11 +288,17 @@ class Engine:
         wanted += [(a, b, 'chunk') for a, b in plan.edges()]
         wanted += [(a, b, 'kv') for a, b in _kv_edges(plan)]
         fresh = [key for key in wanted if key not in self._links]
-        for host in range(len(self._pool.hosts)):
-            links = [self._describe_link(key) for key in fresh
-                     if host in (self._host_at(key[0]), self._host_at(key[1]))]
-            if links:
-                self._pool.hosts[host].request('connect', links=links)
+        try:
+            for host in range(len(self._pool.hosts)):
+                links = [self._describe_link(key) for key in fresh
+                         if host in (self._host_at(key[0]), self._host_at(key[1]))]
+                if links:
+                    self._pool.hosts[host].request('connect', links=links)
+        except BaseException:  # half of the ends are made: make both anew next time
+            for key in fresh:
+                if key in self._links:
+                    self._links.pop(key).close()
+            raise
 
     def _host_at(self, device: int) -> int:
         return self._host_of[device] if device != ENGINE else ENGINE
@@ -495,10 +520,11 @@ class Engine:
                 for device in devices:
                     self._entrances.pop(device, None)
                     self._exits.pop(device, None)
-            with contextlib.suppress(WorkerLost):  # seen again at the next supervision
-                for other, host in enumerate(self._pool.hosts):
-                    if other not in self._recovering:
+            for other, host in enumerate(self._pool.hosts):
+                if other not in self._recovering:
+                    with contextlib.suppress(WorkerLost):  # the next supervision replaces it
                         host.request('disconnect', devices=devices)
+            with contextlib.suppress(WorkerLost):  # ended again: seen at the next supervision
                 self._pool.replace(index)
             self._recovering.discard(index)
             if not self._recovering:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import multiprocessing
 import os
 import signal
 import threading
@@ -24,7 +25,7 @@ import torch
 from physis_core.errors import PhysisError
 from physis_core.models.registry import build
 from physis_core.planning.plan import Plan
-from physis_core.runtime.bell import Bell, die_with_parent, precise_sleeps
+from physis_core.runtime.bell import Bell, precise_sleeps
 from physis_core.runtime.boards import ControlBoard, Observation, ObservationBoard
 from physis_core.runtime.device import Device
 from physis_core.runtime.dispatch import SlackDispatcher
@@ -87,7 +88,7 @@ class HostSetup:
 def run_host(setup_json: str, control: Connection, faults: Connection) -> None:
     """The main function of a host process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent()
+    threading.Thread(target=_end_with_engine, name='physis-leash', daemon=True).start()
     precise_sleeps()
     torch.set_num_threads(1)
     setup = HostSetup.from_json(setup_json)
@@ -261,6 +262,14 @@ class Host:
             attention[device] = 1
             bell.ring()
         return wake
+
+
+def _end_with_engine() -> None:
+    """End this process when the engine's does, however that happens."""
+    engine = multiprocessing.parent_process()
+    if engine is not None:
+        engine.join()
+        os._exit(1)
 
 
 def _reply(error: Exception | None) -> bytes:
