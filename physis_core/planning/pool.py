@@ -25,12 +25,22 @@ class StreamClass:
     Attributes:
         profile: of the model.
         period_us: T, interval between its chunks.
+        kv_bytes: history of one stream at one stage, by block.
+        weight_bytes: by block.
     """
 
     profile: Profile
     period_us: int
+    kv_bytes: tuple[int, ...] = field(init=False, repr=False, compare=False, default=())
+    weight_bytes: tuple[int, ...] = field(init=False, repr=False, compare=False, default=())
+    _busy_us: tuple[list[int], ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
+        groups = [group for group in self.profile.groups for _ in range(group.blocks)]
+        object.__setattr__(self, 'kv_bytes', tuple(group.kv_bytes for group in groups))
+        object.__setattr__(self, 'weight_bytes', tuple(group.weight_bytes for group in groups))
+        tables = {id(group): [0, *group.times.p99_us] for group in self.profile.groups}
+        object.__setattr__(self, '_busy_us', tuple(tables[id(group)] for group in groups))
         slowest_us = max(group.times.p99_us[0] for group in self.profile.groups)
         if slowest_us > self.period_us:
             raise InputError(
@@ -44,9 +54,10 @@ class StreamClass:
 
     def busy_us(self, block: int, tasks: int) -> int:
         """Time of ``tasks`` tasks of a block in a period, in full batches and a rest [us]."""
-        full, rest = divmod(tasks, self.profile.max_batch)
-        group = self.profile.group_of(block)
-        return (full * group.times.p99_us[-1]) + (group.times.p99_us[rest - 1] if rest else 0)
+        table = self._busy_us[block]
+        while tasks >= len(table):  # one more full batch than what was known
+            table.append(table[self.profile.max_batch] + table[-self.profile.max_batch])
+        return table[tasks]
 
 
 @dataclass
@@ -119,14 +130,13 @@ class Pool:
         profile = tenant.stream_class.profile
         for stage, device in enumerate(self.placed.pop(name)):
             block = stage % profile.graph.blocks
-            group = profile.group_of(block)
             tasks = tenant.tasks[device][block]
             tenant.tasks[device][block] = tasks - 1
             tenant.busy_us[device] += (tenant.stream_class.busy_us(block, tasks - 1)
                                        - tenant.stream_class.busy_us(block, tasks))
-            self.free_bytes[device] += group.kv_bytes
+            self.free_bytes[device] += tenant.stream_class.kv_bytes[block]
             if tasks == 1 and not self._held_by_another(key, device, block):
-                self.free_bytes[device] += group.weight_bytes
+                self.free_bytes[device] += tenant.stream_class.weight_bytes[block]
         tenant.streams -= 1
         if not tenant.streams:
             for device in range(self.devices):
@@ -144,11 +154,16 @@ class Pool:
 
 
 class Trial:
-    """Stages of one new stream being placed, on copies of what they touch."""
+    """Stages of one new stream being placed, on copies of what they touch.
+
+    ``stages_of`` lists the stages of each block, ``device_of`` says where a stage is (-1: nowhere).
+    """
 
     def __init__(self, pool: Pool, stream_class: StreamClass) -> None:
         profile = stream_class.profile
         self.profile = profile
+        self.stages_of = [[profile.graph.stage(step, block) for step in range(profile.graph.passes)]
+                          for block in range(profile.graph.blocks)]
         self.free_bytes = list(pool.free_bytes)
         self.device_of = [-1] * profile.graph.stages
         key = stream_class.key
@@ -169,8 +184,9 @@ class Trial:
 
     def added_bytes(self, device: int, block: int, tasks: int = 1) -> int:
         """Memory that ``tasks`` more tasks of a block need on a device."""
-        group = self.profile.group_of(block)
-        return tasks * group.kv_bytes + (0 if self.holds(device, block) else group.weight_bytes)
+        stream_class = self.tenant.stream_class
+        added = tasks * stream_class.kv_bytes[block]
+        return added if self.holds(device, block) else added + stream_class.weight_bytes[block]
 
     def added_utilisation(self, device: int, block: int, tasks: int = 1) -> float:
         """Share of a device's time that they need."""
@@ -181,14 +197,18 @@ class Trial:
 
     def holds(self, device: int, block: int) -> bool:
         """Whether the weights of a block are on a device."""
-        return (self.tenant.tasks[device][block] > 0
-                or any(other.tasks[device][block] > 0 for other in self._shared))
+        if self.tenant.tasks[device][block]:
+            return True
+        return bool(self._shared) and any(other.tasks[device][block] for other in self._shared)
 
     def fits(self, device: int, block: int, tasks: int = 1) -> bool:
         """Whether a device has the memory and the time."""
         return (self.added_bytes(device, block, tasks) <= self.free_bytes[device]
-                and self.utilisation[device]
-                + self.added_utilisation(device, block, tasks) <= FULL)
+                and self.has_time(device, block, tasks))
+
+    def has_time(self, device: int, block: int, tasks: int = 1) -> bool:
+        """Whether a device has the time."""
+        return self.utilisation[device] + self.added_utilisation(device, block, tasks) <= FULL
 
     def put(self, device: int, stages: Sequence[int]) -> None:
         """Place stages of one block."""
@@ -217,8 +237,3 @@ class Trial:
         self.utilisation[device] -= self.added_utilisation(device, block, count)
         for stage in stages:
             self.device_of[stage] = -1
-
-    def stages_of(self, block: int) -> list[int]:
-        """The stages of a block, step after step."""
-        graph = self.profile.graph
-        return [graph.stage(step, block) for step in range(graph.passes)]

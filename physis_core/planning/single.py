@@ -8,7 +8,7 @@ number of periods, a slightly longer period with a shorter response is a candida
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from physis_core.errors import InputError, PlanError
@@ -41,27 +41,39 @@ class Candidate:
     on_front: bool = False
 
     @property
+    def prediction(self) -> Prediction:
+        """What is expected of the plan."""
+        if self.plan.prediction is None:
+            raise PlanError(f'plan `{self.plan.mode}` has no prediction; make it with a planner')
+        return self.plan.prediction
+
+    @property
     def batch(self) -> int:
         """Largest batch of the timetable."""
         return max(len(slot.batch.steps) for slot in self.table.slots)
 
 
-def plan_single_stream(profile: Profile, cluster: Cluster, slo: SLO | None = None
-                       ) -> list[Candidate]:
+Confirm = Callable[[Candidate], 'Candidate | None']
+"""Executes a plan that was found and returns it with what was seen; None: it does not hold."""
+
+
+def plan_single_stream(profile: Profile, cluster: Cluster, slo: SLO | None = None,
+                       confirm: Confirm | None = None) -> list[Candidate]:
     """The named modes and the Pareto front of (period, response), shortest period first.
 
     Raises:
         InputError: the model does not fit into the memory, or no plan meets the SLO.
     """
-    found: list[Candidate] = []
-    for plan in _plans(profile, cluster):
-        found += _timed(plan, profile, cluster, slo)
+    found = [candidate for plan in _plans(profile, cluster)
+             for candidate in _timed(plan, profile, cluster, slo)]
     if not found:
         raise _does_not_fit(profile, cluster)
+    if confirm is not None:
+        likely = [one for one in _mark_front(found) if one.plan.mode not in MODES]
+        found = [one for one in found if one.plan.mode in MODES]
+        found += [seen for seen in map(confirm, likely) if seen is not None]
     marked = _mark_front(found)
-    if slo is not None:
-        return _within(marked, slo, profile)
-    return marked
+    return marked if slo is None else _within(marked, slo, profile)
 
 
 def best_period(candidates: Sequence[Candidate]) -> Candidate:
@@ -111,7 +123,8 @@ def _timed(plan: Plan, profile: Profile, cluster: Cluster, slo: SLO | None
         return
     first = tables[0]
     rounds = first.round_us // first.period_us
-    if rounds and first.round_us % first.period_us:
+    stays_together = plan.batch.across_steps
+    if stays_together and rounds and first.round_us % first.period_us:
         tables.append(table(-(-first.round_us // rounds)))
     if first.period_us > max(device_loads_us(batches, plan.devices, profile.mean_us)):
         tables.append(table(dependency_bound_us(profile), dense=True))
@@ -148,39 +161,41 @@ def _predicted(plan: Plan, table: Timetable, profile: Profile, sizes: tuple[int,
 
 
 def _times(candidate: Candidate) -> tuple[int, int]:
-    return candidate.table.period_us, candidate.table.response_us
+    return candidate.table.period_us, candidate.prediction.response_us
+
+
+def _preference(candidate: Candidate) -> tuple[int, int, int, bool]:
+    return (*_times(candidate), candidate.plan.weight_copies(), candidate.plan.mode not in MODES)
 
 
 def _mark_front(found: Sequence[Candidate]) -> list[Candidate]:
-    """The named modes, and of the others those that nothing dominates, by period."""
+    """Those that nothing dominates, and the fastest of each named mode, by period."""
     kept: list[Candidate] = []
-    fastest_response = None
-    for candidate in sorted(found, key=lambda one: (*_times(one), one.plan.mode not in MODES)):
-        response = candidate.table.response_us
-        on_front = fastest_response is None or response < fastest_response
+    named: set[str] = set()
+    fastest_us: int | None = None
+    for candidate in sorted(found, key=_preference):
+        mode, response_us = candidate.plan.mode, candidate.prediction.response_us
+        on_front = fastest_us is None or response_us < fastest_us
         if on_front:
-            fastest_response = response
-        if on_front or candidate.plan.mode in MODES:
+            fastest_us = response_us
+        if on_front or (mode in MODES and mode not in named):
             kept.append(replace(candidate, on_front=on_front))
+        named.add(mode)
     return kept
 
 
 def _within(candidates: Sequence[Candidate], slo: SLO, profile: Profile) -> list[Candidate]:
     """Those that meet the SLO on p99 times."""
-    def p99_us(candidate: Candidate) -> int:
-        prediction = candidate.plan.prediction
-        return prediction.period_p99_us if prediction is not None else candidate.table.period_us
-
-    fast = [one for one in candidates if p99_us(one) <= slo.period_us]
+    fast = [one for one in candidates if one.prediction.period_p99_us <= slo.period_us]
     if not fast:
-        nearest = min(map(p99_us, candidates))
+        nearest = min(one.prediction.period_p99_us for one in candidates)
         raise InputError(
             f'`{profile.model}`: no plan has a period of {slo.period_us / 1e3:g} ms or less; the '
             f'shortest found is {nearest / 1e3:g} ms; give more devices or a longer period')
     limit = slo.max_response_us
-    prompt = [one for one in fast if limit is None or one.table.response_us <= limit]
+    prompt = [one for one in fast if limit is None or one.prediction.response_us <= limit]
     if not prompt:
-        nearest = min(one.table.response_us for one in fast)
+        nearest = min(one.prediction.response_us for one in fast)
         raise InputError(
             f'`{profile.model}`: no plan of that period responds within {(limit or 0) / 1e3:g} ms; '
             f'the nearest responds in {nearest / 1e3:g} ms; allow that, or a longer period')

@@ -30,7 +30,7 @@ def even_split(pool: Pool, stream_class: StreamClass) -> Trial | None:
 def _split_evenly(trial: Trial, devices: Sequence[int]) -> bool:
     graph = trial.profile.graph
     for block in range(graph.blocks):
-        for step, stage in enumerate(trial.stages_of(block)):
+        for step, stage in enumerate(trial.stages_of[block]):
             position = block * graph.passes + step
             device = devices[position * len(devices) // graph.stages]
             if not trial.fits(device, block):
@@ -67,10 +67,10 @@ def _search(pool: Pool, stream_class: StreamClass, discrepancies: int) -> Trial 
         budget[0] -= 1
         if budget[0] < 0:
             return False
-        stages = trial.stages_of(block)
-        candidates = [(trial.free_bytes[device] - trial.added_bytes(device, block, len(stages)),
-                       device) for device in range(pool.devices)
-                      if trial.fits(device, block, len(stages))]
+        stages = trial.stages_of[block]
+        candidates = [(left_bytes, device) for device in range(pool.devices) if (
+            left_bytes := trial.free_bytes[device] - trial.added_bytes(device, block, len(stages))
+        ) >= 0 and trial.has_time(device, block, len(stages))]
         if not candidates:
             return False
         best = min(candidates)[1]
@@ -104,7 +104,7 @@ def spread(pool: Pool, stream_class: StreamClass) -> Trial | None:
         first = block * pool.devices // blocks
         end = -(-(block + 1) * pool.devices // blocks)
         homes = range(first, end)
-        for stage in trial.stages_of(block):
+        for stage in trial.stages_of[block]:
             device = _least_used(trial, block, homes, pool)
             if device is None:
                 holders = [device for device in range(pool.devices)

@@ -42,7 +42,7 @@ class Timetable:
         slots: every batch of the period.
         start_us: start of each stage, counted from the start of the chunk's first.
         response_us: from there to the chunk's output.
-        round_us: time of one walk through all blocks, waits included.
+        round_us: time of one walk through all blocks and back to the first, waits included.
     """
 
     period_us: int
@@ -104,13 +104,14 @@ class _Attempt:
         graph = self._graph
         last = self._batch_of[graph.step_block(graph.output_stage)]
         response_us = self._start_us[graph.output_stage] + self.length_us[last]
-        first_round_end = self._batch_of[(0, graph.blocks - 1)]
+        end_of_round = self._batch_of[(0, graph.blocks - 1)]
+        back_us = self._hop_us(end_of_round.device, self._batch_of[(0, 0)].device)
         return Timetable(
             self._period_us,
             tuple(Slot(batch, start % self._period_us, self.length_us[batch])
                   for batch, start in self._slot_us.items()),
             tuple(self._start_us), response_us,
-            self._start_us[graph.blocks - 1] + self.length_us[first_round_end])
+            self._start_us[graph.blocks - 1] + self.length_us[end_of_round] + back_us)
 
     def _place_section(self, section: Sequence[int]) -> bool:
         """Give the batches of these steps their slots, block after block."""

@@ -1,0 +1,1 @@
+"""Pictures of plans and placements, drawn with Matplotlib (the extra `plot`)."""
