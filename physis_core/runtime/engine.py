@@ -20,7 +20,7 @@ import safetensors.numpy
 import torch
 
 from physis_core import errors
-from physis_core.errors import InputError, PlanError, Refused, StreamError, WorkerLost
+from physis_core.errors import InputError, Refused, StreamError, WorkerLost
 from physis_core.planning.plan import Plan
 from physis_core.runtime.bell import Bell, precise_sleeps
 from physis_core.runtime.boards import CLOSED, ControlBoard, ObservationBoard, check_arrays
@@ -34,7 +34,9 @@ from physis_core.runtime.packets import (
     chunk_layout,
     kv_layout,
 )
+from physis_core.runtime.policies import policy
 from physis_core.runtime.pool import HostPool, available_cpus
+from physis_core.runtime.provision import Provision
 from physis_core.runtime.stream import FinishedChunk, Stream, StreamOptions
 from physis_core.runtime.telemetry import StageLog
 from physis_core.runtime.virtual import VirtualModel
@@ -58,11 +60,16 @@ class EngineOptions:
         pin: give each host process a CPU of its own, where there are enough.
         spin: looks at the doorbell before a host sleeps: shorter hand-over, more CPU.
         virtual_hosts: processes that virtual devices share.
+        policy: what a device runs next, one of :data:`~physis_core.runtime.policies.POLICIES`.
     """
 
     pin: bool = True
     spin: int = 0
     virtual_hosts: int = 2
+    policy: str = 'deadline'
+
+    def __post_init__(self) -> None:
+        policy(self.policy)
 
 
 class Engine:
@@ -74,13 +81,14 @@ class Engine:
     without stopping the first.
     """
 
-    def __init__(self, workload: Workload, plans: Plan | Sequence[Plan], streams: int = 1,
-                 options: EngineOptions | None = None) -> None:
+    def __init__(self, workload: Workload, plans: Plan | Sequence[Plan] | Provision,
+                 streams: int = 1, options: EngineOptions | None = None) -> None:
         """Start the host processes.
 
         Args:
             workload: the model to run.
-            plans: the plan of every stream slot, or one plan for ``streams`` slots.
+            plans: the plan of every stream slot, or one plan for ``streams`` slots, or room for
+                streams whose plans come when they are opened.
             streams: number of slots, where one plan is given.
             options: how to use the machine.
 
@@ -90,13 +98,17 @@ class Engine:
         """
         self._workload = workload
         self._description = description_of(workload)
-        self._plans = [plans] * streams if isinstance(plans, Plan) else list(plans)
-        self._check_plans()
+        self._plans: list[Plan] = []
+        if isinstance(plans, Provision):
+            self._provision = plans
+        else:
+            self._plans = [plans] * streams if isinstance(plans, Plan) else list(plans)
+            self._provision = Provision.for_plans(self._description.graph, self._plans)
         self._options = options or EngineOptions()
-        self._devices = max(plan.devices for plan in self._plans)
+        self._devices = len(self._provision.devices)
         self._host_of = self._assign_hosts()
         hosts = max(self._host_of) + 1
-        self._board = ControlBoard.create(hosts, self._devices, len(self._plans))
+        self._board = ControlBoard.create(hosts, self._devices, self._provision.slots)
         self._logs = [StageLog.create() for _ in range(self._devices)]
         self._codec = HeaderCodec(self._description.graph.steps)
         self._bell = Bell(self._board.bells, self._board.engine_bell, ringer=0)
@@ -104,7 +116,7 @@ class Engine:
         self._entrances: dict[int, ShmOutlet] = {}
         self._exits: dict[int, ShmInlet] = {}
         self._streams: dict[int, Stream] = {}
-        self._epochs = [0] * len(self._plans)
+        self._epochs = [0] * self._provision.slots
         self._lock = threading.RLock()
         self._control_lock = threading.RLock()
         self._stopping = False
@@ -134,34 +146,40 @@ class Engine:
         """Process ids of the hosts."""
         return [host.pid for host in self._pool.hosts]
 
-    def open_stream(self, options: StreamOptions | None = None) -> Stream:
-        """Open a stream in a free slot, with that slot's plan.
+    def open_stream(self, options: StreamOptions | None = None, plan: Plan | None = None
+                    ) -> Stream:
+        """Open a stream in a free slot, with ``plan`` or with that slot's own.
 
         Waits for hosts that are being replaced after a fault, or that are found lost meanwhile.
 
         Raises:
-            InputError: the prompt is not what the model takes.
+            InputError: the prompt is not what the model takes, or no plan is known.
+            PlanError: the plan is for another model.
             Refused: no slot is free, or a device has no room; nothing was changed.
             WorkerLost: hosts are lost again and again.
         """
         options = options or StreamOptions()
         check_arrays('prompt', options.prompt, self._description.prompt)
+        if plan is not None:
+            self._provision.check(plan)
+        elif not self._plans:
+            raise InputError('this engine was started without plans; give the stream one')
         tries = 0
         while True:
             self._whole.wait(_RECOVERY_TIMEOUT_S)
             try:
-                return self._open_stream(options)
+                return self._open_stream(options, plan)
             except WorkerLost:
                 tries += 1
                 if tries == _OPEN_TRIES:
                     raise
                 time.sleep(2 * s_from_ns(_SUPERVISE_NS))  # until the loop has seen it too
 
-    def _open_stream(self, options: StreamOptions) -> Stream:
+    def _open_stream(self, options: StreamOptions, plan: Plan | None) -> Stream:
         with self._control_lock:
             self._raise_if_closed()
             slot = self._free_slot()
-            plan = self._plans[slot]
+            plan = plan or self._plans[slot]
             board = ObservationBoard.create(self._description.observation)
             stream = Stream(slot, options, plan, board, bool(self._description.observation),
                             self._change)
@@ -203,14 +221,6 @@ class Engine:
 
     # -- set-up ------------------------------------------------------------------------------------
 
-    def _check_plans(self) -> None:
-        if not self._plans:
-            raise InputError('an engine needs at least one stream slot; give a plan')
-        for slot, plan in enumerate(self._plans):
-            if plan.graph != self._description.graph:
-                raise PlanError(f'the plan of slot {slot} is for {plan.graph}, the model has '
-                                f'{self._description.graph}; plan for this model')
-
     def _assign_hosts(self) -> tuple[int, ...]:
         """The host process of every device."""
         if isinstance(self._workload, VirtualModel):
@@ -223,36 +233,26 @@ class Engine:
         hosts = max(self._host_of) + 1
         pinned = self._options.pin and 1 < hosts <= len(cpus)
         return HostSetup(
-            index=index, hosts=hosts, devices=self._devices, streams=len(self._plans),
+            index=index, hosts=hosts, devices=self._devices, streams=self._provision.slots,
             host_of=self._host_of, board_address=self._board.block.address,
-            workload=workload_to_json(self._workload), plan=self._plans[0].to_json(),
-            spin=self._options.spin, cpu=cpus[index] if pinned else None,
+            workload=workload_to_json(self._workload), batch=self._provision.batch,
+            policy=self._options.policy, spin=self._options.spin,
+            cpu=cpus[index] if pinned else None,
             own=tuple(self._device_setup(device) for device in range(self._devices)
                       if self._host_of[device] == index))
 
     def _device_setup(self, device: int) -> DeviceSetup:
-        graph = self._description.graph
-        order = self._plans[0].order
-        stages = [plan.stages_on(device) for plan in self._plans]
-        histories = [{(graph.kv_source_step(step), block)
-                      for step, block in map(graph.step_block, own)} for own in stages]
+        own = self._provision.devices[device]
         return DeviceSetup(
-            index=device,
-            blocks=tuple(sorted({stage % graph.blocks for own in stages for stage in own})),
-            kv_entries=sum(len(own) for own in histories),
-            order=order[device] if device < len(order) else (),
-            single_stage=self._holds_one_stage(device),
-            log_address=self._logs[device].block.address)
-
-    def _holds_one_stage(self, device: int) -> bool:
-        return len({stage for plan in self._plans for stage in plan.stages_on(device)}) == 1
+            index=device, blocks=own.blocks, kv_entries=own.kv_entries, order=own.order,
+            single_stage=own.single_stage, log_address=self._logs[device].block.address)
 
     def _free_slot(self) -> int:
         with self._lock:
-            for slot in range(len(self._plans)):
+            for slot in range(self._provision.slots):
                 if slot not in self._streams:
                     return slot
-            raise Refused(f'all {len(self._plans)} stream slots are in use; close a stream or '
+            raise Refused(f'all {self._provision.slots} stream slots are in use; close a stream or '
                           'start the engine with more')
 
     def _open_on_hosts(self, stream: Stream, plan: Plan) -> None:
@@ -333,10 +333,10 @@ class Engine:
         service, where that is read in place).  Elsewhere devices take in whatever arrives, so
         that a ring of devices cannot block itself; the cap on chunks in flight bounds it.
         """
-        in_flight = sum(plan.max_in_flight for plan in self._plans)
-        if kind == 'chunk' and self._holds_one_stage(receiver):
+        in_flight = self._provision.in_flight
+        if kind == 'chunk' and self._provision.devices[receiver].single_stage:
             in_place = 0 if isinstance(self._workload, VirtualModel) else 1
-            return max(plan.slots_per_edge for plan in self._plans) + in_place
+            return self._provision.slots_per_edge + in_place
         if kind == 'kv':
             return in_flight * self._description.graph.blocks
         return in_flight

@@ -24,15 +24,15 @@ import torch
 
 from physis_core.errors import PhysisError
 from physis_core.models.registry import build
-from physis_core.planning.plan import Plan
+from physis_core.planning.plan import BatchRule, Plan
 from physis_core.runtime.bell import Bell, precise_sleeps
 from physis_core.runtime.boards import ControlBoard, Observation, ObservationBoard
 from physis_core.runtime.device import Device
-from physis_core.runtime.dispatch import SlackDispatcher
 from physis_core.runtime.executor import Executor, ModelExecutor
 from physis_core.runtime.kv_pool import KvPool
 from physis_core.runtime.links.shm import open_inlet, open_outlet
 from physis_core.runtime.packets import HeaderCodec, PacketLayout, chunk_layout, kv_layout
+from physis_core.runtime.policies import policy
 from physis_core.runtime.stage_times import StageTimes
 from physis_core.runtime.telemetry import StageLog
 from physis_core.runtime.virtual import VirtualExecutor, VirtualModel
@@ -66,7 +66,8 @@ class HostSetup:
     host_of: tuple[int, ...]
     board_address: str
     workload: str
-    plan: str
+    batch: BatchRule
+    policy: str
     spin: int
     cpu: int | None
     own: tuple[DeviceSetup, ...]
@@ -82,6 +83,7 @@ class HostSetup:
         data['own'] = tuple(DeviceSetup(**{**own, 'blocks': tuple(own['blocks']),
                                            'order': tuple(own['order'])}) for own in data['own'])
         data['host_of'] = tuple(data['host_of'])
+        data['batch'] = BatchRule(**data['batch'])
         return cls(**data)
 
 
@@ -136,9 +138,8 @@ class Host:
             pool = KvPool(graph, self._description.kv_chunk, own.kv_entries)
             executor = ModelExecutor(build(self._workload, own.blocks), pool, self._observe)
             times = StageTimes()
-        plan = Plan.from_json(self._setup.plan)
-        dispatcher = SlackDispatcher(plan.batch, times.predict,
-                                     [graph.step_block(stage) for stage in own.order])
+        dispatcher = policy(self._setup.policy)(
+            self._setup.batch, times.predict, [graph.step_block(stage) for stage in own.order])
         log = StageLog(SharedBlock.attach(own.log_address))
         return Device(own.index, graph, executor, dispatcher, self._board, log, times,
                       self._fault, single_stage=own.single_stage)
