@@ -28,6 +28,7 @@ _FRAME_EVERY_NS = 500_000_000
 # middleware stamps.
 _DEPTH = 1000
 _PENDING_EVENTS = 100
+_SAME_PLAN_NS = 2_000_000
 
 MessageInfo = Mapping[str, Any]
 
@@ -45,7 +46,7 @@ class Recorder(Node):
         super().__init__('demo_recorder')
         self.recording = recording
         self.task: Mapping[str, str] = {}
-        self._by_stamp: dict[int, ChunkSeen] = {}
+        self._recent: deque[ChunkSeen] = deque(maxlen=_PENDING_EVENTS)
         self._early_events: deque[tuple[int, str, int]] = deque(maxlen=_PENDING_EVENTS)
         self._last_frame_ns = dict.fromkeys(CAMERAS, 0)
         self._unplayed: deque[ChunkSeen] = deque(maxlen=_PENDING_EVENTS)
@@ -128,11 +129,9 @@ class Recorder(Node):
             capture_s=message.age_capture_s, queue_s=message.age_queue_s,
             response_s=message.age_response_s, sent_on_time=message.on_time)
         self.recording.add_chunk(chunk)
-        self._by_stamp[chunk.planned_ns] = chunk
-        if len(self._by_stamp) > _PENDING_EVENTS:
-            del self._by_stamp[next(iter(self._by_stamp))]
+        self._recent.append(chunk)
         for planned_ns, what, time_ns in self._early_events:
-            if planned_ns == chunk.planned_ns:
+            if _same_plan(chunk, planned_ns):
                 _note(chunk, what, time_ns)
         return chunk
 
@@ -144,11 +143,11 @@ class Recorder(Node):
     def _take_event(self, message: TimeReference) -> None:
         planned_ns = Time.from_msg(message.time_ref).nanoseconds
         time_ns = Time.from_msg(message.header.stamp).nanoseconds
-        chunk = self._by_stamp.get(planned_ns)
-        if chunk is None:
-            self._early_events.append((planned_ns, message.source, time_ns))
+        chunks = [chunk for chunk in self._recent if _same_plan(chunk, planned_ns)]
+        if chunks:
+            _note(chunks[-1], message.source, time_ns)
         else:
-            _note(chunk, message.source, time_ns)
+            self._early_events.append((planned_ns, message.source, time_ns))
 
     # -- the robot's own view ------------------------------------------------------------------
 
@@ -164,6 +163,11 @@ class Recorder(Node):
     def _take_state(self, message: Float64MultiArray, info: MessageInfo) -> None:
         if self.episode is not None:
             self.episode.states.append((info['received_timestamp'], list(message.data)))
+
+
+def _same_plan(chunk: ChunkSeen, planned_ns: int) -> bool:
+    """Whether a stamp means this chunk; two conversions from steady time differ a little."""
+    return abs(chunk.planned_ns - planned_ns) < _SAME_PLAN_NS
 
 
 def _note(chunk: ChunkSeen, event: str, time_ns: int) -> None:

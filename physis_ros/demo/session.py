@@ -133,6 +133,7 @@ def _everything_running(settings: DemoSettings) -> Iterator[tuple[ProcessGroup, 
             **dds_environment(), 'ROS_DOMAIN_ID': str(domain_id),
             'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
         os.environ.update(environment)
+        sweep_fast_dds()  # a demo that was killed could not
         stack.callback(sweep_fast_dds)
         group = stack.enter_context(
             ProcessGroup(demo_processes(settings), environment, settings.out / 'log'))
