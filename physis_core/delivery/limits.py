@@ -76,11 +76,12 @@ class JointLimits:
         goal = np.clip(wanted, self.lower, self.upper)
         goal_velocity = np.where(goal == wanted, wanted_velocity, 0.0)
         error = goal - position
-        # The speed from which the error can still be braked away; beyond the first step it is
-        # never more than what closes the error in one step.
-        braking = np.minimum(
-            np.sqrt(2.0 * np.minimum(self.acceleration, 1e12) * np.abs(error)),
-            np.abs(error) / elapsed_s)
+        # The greatest speed v from which, after one step, the rest of the error can be braked
+        # away: v^2 = 2 a (error - v * step), solved so that it also holds for a without limit.
+        distance = np.abs(error)
+        able = np.minimum(self.acceleration, 1e9)
+        braking = 2.0 * able * distance / (
+            able * elapsed_s + np.sqrt((able * elapsed_s) ** 2 + 2.0 * able * distance))
         aim = np.clip(goal_velocity + np.sign(error) * braking, -self.velocity, self.velocity)
         step = self.acceleration * elapsed_s
         new_velocity = velocity + np.clip(aim - velocity, -step, step)

@@ -66,7 +66,8 @@ class ServoPlayer:
         self._splice_s = splice_s
         self._restart_tolerance = restart_tolerance
         self._timeline = Timeline()
-        self._pending: list[tuple[PlannedChunk, Floats]] = []
+        self._pending: list[PlannedChunk] = []
+        self._measured: Floats | None = None
         self._position: Floats | None = None
         self._velocity = np.zeros_like(limits.lower)
         self._last_ns = 0
@@ -89,13 +90,19 @@ class ServoPlayer:
         """The last commanded velocities."""
         return self._velocity
 
+    @property
+    def planned_points(self) -> int:
+        """Control points that are kept, played or to come."""
+        return len(self._timeline)
+
     def accept(self, chunk: PlannedChunk, measured: Floats) -> None:
         """Take a chunk, to be planned at the next step; one of another epoch is ignored.
 
         ``measured`` says where the joints are (NaN: unknown); see ``restart_tolerance``.
         """
         if chunk.epoch == self.epoch and self.state is not ServoState.STOPPED:
-            self._pending.append((chunk, measured))
+            self._pending.append(chunk)
+            self._measured = measured if np.isfinite(measured).all() else None
 
     def begin_epoch(self, epoch: int) -> None:
         """Forget every plan and every stop: joints come to rest and wait for a new chunk."""
@@ -118,50 +125,51 @@ class ServoPlayer:
         """
         elapsed_ns = now_ns - self._last_ns
         self._last_ns = now_ns
-        changed, measured = self._commit_pending(now_ns)
+        changed = self._commit_pending(now_ns)
         sample = self._timeline.sample(now_ns)
         if sample is None:
             return self._rest(s_from_ns(elapsed_ns))
         if self.state is ServoState.IDLE:
-            self._start(sample, measured)
+            self._start(sample)
         position, velocity = self._position, self._velocity
         assert position is not None  # _start sets it
         elapsed_s = s_from_ns(elapsed_ns)
-        if changed or self.state is not ServoState.PLAYING:
+        begins = sample.chunk is not self._effective
+        if changed or begins or self.state is not ServoState.PLAYING:
             moved = position + velocity * elapsed_s if velocity.any() else position
             self._splice = self._new_splice(moved - sample.position,
                                             velocity - sample.velocity, now_ns)
         self.state = ServoState.PLAYING
         self.played += 1
         command = self._follow(sample, position, now_ns, elapsed_s)
-        begins = sample.chunk is not self._effective
         self._effective = sample.chunk
         return Command(*command, sample.chunk if begins else None)
 
     def _forget_plans(self) -> None:
         self._timeline.clear()
         self._pending.clear()
+        self._measured = None
         self._splice = None
         self._effective = None
 
-    def _commit_pending(self, now_ns: int) -> tuple[bool, Floats | None]:
-        """Plan what has come; whether that changed the plan for now, and the newest measurement."""
+    def _commit_pending(self, now_ns: int) -> bool:
+        """Plan what has come; whether that changed the plan for now."""
         self._timeline.forget_before(now_ns)
         if not self._pending:
-            return False, None
+            return False
         before = self._timeline.sample(now_ns)
-        for chunk, _ in self._pending:
+        for chunk in self._pending:
             self._timeline.commit(chunk)
-        measured = self._pending[-1][1]
         self._pending.clear()
         after = self._timeline.sample(now_ns)
         if before is None or after is None:
-            return after is not None, measured
-        return _jumps(after.position - before.position, after.velocity - before.velocity), measured
+            return after is not None
+        return _jumps(after.position - before.position, after.velocity - before.velocity)
 
-    def _start(self, sample: Sample, measured: Floats | None) -> None:
+    def _start(self, sample: Sample) -> None:
         """Decide where the first command of an epoch starts from."""
-        if measured is None or not np.isfinite(measured).all():
+        measured = self._measured
+        if measured is None:
             # Without a measurement the plan's own begin is the best guess of where the arm is.
             measured = sample.position if self._position is None else self._position
         if self._position is None or (not self._velocity.any() and (

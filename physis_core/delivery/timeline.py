@@ -13,9 +13,6 @@ import numpy as np
 
 from physis_core.delivery.chunk import Floats, PlannedChunk
 
-# A pause longer than this many control periods is a gap, not a segment to be interpolated.
-_GAP_PERIODS = 1.5
-
 
 @dataclass(frozen=True, eq=False)
 class Sample:
@@ -59,8 +56,10 @@ class Timeline:
     def sample(self, now_ns: int) -> Sample | None:
         """The plan at ``now_ns``, or None before its begin, in a gap and after its validity.
 
-        Between two control points positions follow the cubic Hermite polynomial of their
-        positions and velocities; after the last one they go on at its velocity.
+        Between two control points of a chunk positions follow the cubic Hermite polynomial of
+        their positions and velocities; after its last one they go on at its velocity.  Nothing is
+        interpolated between two chunks: where they disagree there would be a leap within one
+        control period, where the servo fades from one to the other as gently as its limits ask.
         """
         index = bisect_right(self._times, now_ns) - 1
         if index < 0:
@@ -70,16 +69,13 @@ class Timeline:
             return None
         begin_ns = self._times[index]
         position, velocity = chunk.positions[point], chunk.velocities[point]
-        if index + 1 == len(self._times) or (
-                self._times[index + 1] - begin_ns > _GAP_PERIODS * chunk.period_ns):
+        if index + 1 == len(self._times) or self._owners[index + 1] is not chunk:
             return Sample(now_ns, position + velocity * ((now_ns - begin_ns) * 1e-9), velocity,
                           chunk)
-        following, next_point = self._owners[index + 1], self._points[index + 1]
         return Sample(
             now_ns,
-            *hermite(position, velocity, following.positions[next_point],
-                     following.velocities[next_point],
-                     (self._times[index + 1] - begin_ns) * 1e-9, (now_ns - begin_ns) * 1e-9),
+            *hermite(position, velocity, chunk.positions[point + 1], chunk.velocities[point + 1],
+                     chunk.period_ns * 1e-9, (now_ns - begin_ns) * 1e-9),
             chunk)
 
     def last_before(self, now_ns: int) -> Sample | None:
