@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from physis_core.errors import InputError
@@ -38,15 +39,19 @@ def sized_options(kind: type[Options], options: Mapping[str, Any],
     if size and size not in sizes:
         raise InputError(f'size `{size}` of model `{model}` is not known; '
                          f'choose one of {", ".join(sizes)}')
-    published = {**_published(size), **sizes[size]} if size else {}
-    return read_options(kind, {**published, **options}, model)
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    published = {name: value for name, value in _published(size).items() if name in names}
+    return read_options(kind, {**published, **sizes.get(size, {}), **options}, model)
 
 
 def _published(size: str) -> dict[str, Any]:
+    if not size:
+        return {}
     shape = load_preset(size)
     graph = shape.graph
     return {
         'blocks': graph.blocks, 'steps': graph.steps, 'kv_mode': graph.kv_mode.value,
         'window': graph.window_chunks, 'sinks': graph.sink_chunks,
         'latents': shape.latents_per_chunk, 'ffn': shape.ffn, 'dtype': shape.dtype,
+        'control_period_s': shape.control_period_s,
     }
