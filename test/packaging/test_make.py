@@ -129,7 +129,9 @@ def test_no_network(
 
 
 def test_an_unknown_ros_distribution_is_refused(repository: Path) -> None:
-    environment = {**os.environ, 'PHYSIS_ROS_DISTRO': 'noetic'}
+    # Not what `make test` was called with, which would win over the environment.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith('MAKE')}
+    environment['PHYSIS_ROS_DISTRO'] = 'noetic'
     result = subprocess.run(
         ['make', 'venv'], cwd=repository, env=environment, capture_output=True, text=True
     )
