@@ -1,0 +1,141 @@
+"""Streams that behave like robots: one observation after each chunk, a deadline for every chunk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from physis_core.errors import StreamError
+from physis_core.models.protocol import ModelDescription
+from physis_core.observability.goodput import PoolGoodput, StreamGoodput, stream_goodput
+from physis_core.observability.stages import BatchNumbers, batch_numbers
+from physis_core.runtime.engine import Engine
+from physis_core.runtime.stream import FinishedChunk, Stream
+from physis_core.units import NS_PER_S, s_from_ns
+
+_SWEEP_S = 0.004
+
+Observation = Mapping[str, np.ndarray]
+
+
+@dataclass
+class Rider:
+    """One stream, and what came out of it."""
+
+    stream: Stream
+    observation: Observation
+    chunks: list[tuple[int, int, int]] = field(default_factory=list)
+    """Planned entrance, end and deadline of each chunk [ns]."""
+
+    def observe(self) -> None:
+        """See the same again, now."""
+        if self.stream.needs_observation:
+            self.stream.observe(self.observation, time.monotonic_ns())
+
+    def take(self) -> bool:
+        """Take a finished chunk, if there is one, and observe."""
+        chunk = self.stream.next_chunk(0.0)
+        if chunk is None:
+            return False
+        self.note(chunk)
+        self.observe()
+        return True
+
+    def note(self, chunk: FinishedChunk) -> None:
+        """Remember when a chunk entered, ended and was due."""
+        self.chunks.append((chunk.release_ns, chunk.finished_ns, chunk.due_ns))
+
+    def goodput(self, first_ns: int, last_ns: int) -> StreamGoodput:
+        """The account of the chunks that were due in a span of time."""
+        times = np.array(self.chunks, np.int64).reshape(-1, 3)
+        times = times[(times[:, 2] >= first_ns) & (times[:, 2] < last_ns)]
+        return stream_goodput(times[:, 0], times[:, 1], times[:, 2], self.period_ns)
+
+    @property
+    def period_ns(self) -> int:
+        """Interval between chunks let in [ns]."""
+        period_ns = self.stream.options.period_ns
+        return self.stream.plan.period_us * 1000 if period_ns is None else period_ns
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a pool did in a span of time."""
+
+    goodput: PoolGoodput
+    batches: BatchNumbers
+
+
+def any_observation(description: ModelDescription) -> dict[str, np.ndarray]:
+    """Something of the right shapes: what it shows does not change how long a chunk takes."""
+    random = np.random.default_rng(0)
+    return {name: random.integers(0, 256, spec.shape, np.uint8) if spec.dtype == 'uint8'
+            else np.zeros(spec.shape, spec.dtype) for name, spec in description.observation.items()}
+
+
+def ride(riders: Sequence[Rider], seconds: float, between: Callable[[], None] | None = None
+         ) -> tuple[int, int]:
+    """Serve all streams for a while; returns when that began and ended [ns].
+
+    ``between`` is called after every look at the streams.
+    """
+    first_ns = time.monotonic_ns()
+    last_ns = first_ns + round(seconds * NS_PER_S)
+    while time.monotonic_ns() < last_ns:
+        sweep(riders)
+        if between is not None:
+            between()
+        time.sleep(_SWEEP_S)
+    return first_ns, last_ns
+
+
+def sweep(riders: Sequence[Rider]) -> None:
+    """Take whatever is finished."""
+    for rider in riders:
+        while rider.take():
+            pass
+
+
+def measure(engine: Engine, riders: Sequence[Rider], devices: int, seconds: float, warm_up_s: float
+            ) -> Measured:
+    """Serve streams, and account for what was due after the warm-up.
+
+    Raises:
+        StreamError: a stream delivers nothing.
+    """
+    ride(riders, warm_up_s)
+    taken = [log.total for log in engine.stage_logs()]
+    records: list[np.ndarray] = []
+
+    def keep_records() -> None:
+        for device, log in enumerate(engine.stage_logs()):
+            records.append(log.latest(log.total - taken[device]))
+            taken[device] += len(records[-1])
+
+    first_ns, last_ns = ride(riders, seconds, _Every(0.25, keep_records))
+    longest_lead_ns = max((rider.stream.options.lead_ns or 0) for rider in riders)
+    ride(riders, 2 * s_from_ns(longest_lead_ns))  # what was due is counted when it is finished
+    accounts = tuple(rider.goodput(first_ns, last_ns) for rider in riders)
+    for rider, account in zip(riders, accounts, strict=True):
+        if not account.outputs and not rider.chunks:
+            raise StreamError(f'stream {rider.stream.slot} delivered nothing in {seconds} s')
+    return Measured(PoolGoodput(accounts, devices, s_from_ns(last_ns - first_ns)),
+                    batch_numbers(np.concatenate(records)))
+
+
+class _Every:
+    """Does something at most once in so many seconds."""
+
+    def __init__(self, seconds: float, action: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._action = action
+        self._due_s = time.monotonic() + seconds
+
+    def __call__(self) -> None:
+        """Do it, if it is time."""
+        if time.monotonic() >= self._due_s:
+            self._due_s += self._seconds
+            self._action()
