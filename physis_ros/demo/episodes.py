@@ -35,11 +35,11 @@ class EpisodeRunner:
         self._limit_s = limit_s
 
     def wait_for_robot_and_policy(self) -> None:
-        """Wait until all parts answer; the first chunk comes later."""
+        """Wait until all parts answer, with the policy paused."""
         sensors = self._recorder.recording.sensors
         self._calls.wait_until(
             lambda: len(sensors) == 3, START_LIMIT_S, 'images of both cameras and joint states')
-        self._calls.call(Trigger, '/wam_node/reset', Trigger.Request(), START_LIMIT_S)
+        self._calls.call(SetBool, '/wam_node/pause', SetBool.Request(data=True), START_LIMIT_S)
 
     def run(self, on_tick: OnTick) -> EpisodeSeen:
         """Run one episode; `on_tick` is called about twenty times a second."""
@@ -70,9 +70,10 @@ class EpisodeRunner:
         self._calls.wait_until(
             lambda: self._recorder.task.get('episode') != before, _ANSWER_LIMIT_S,
             'the task status of the new episode')
+        # Before the controller listens again: the servo holds where the old episode ended.
+        self._calls.call(Trigger, '/wam_node/reset', Trigger.Request())
         self._calls.call(SetBool, '/arm_controller/set_active', SetBool.Request(data=True))
         self._calls.spin(_HOLD_S)
-        self._calls.call(Trigger, '/wam_node/reset', Trigger.Request())
 
     def _task(self) -> _Task:
         values = self._recorder.task
