@@ -208,14 +208,14 @@ def read(options: Mapping[str, Any]) -> DreamzeroOptions:
 def _rope(options: DreamzeroOptions, history_slots: int) -> Rope:
     """Video after a first frame at time 0; actions and states each count on their own."""
     width = options.head_dim // 2
-    inside, chunk = wan_angles(
-        options, history_slots, before=torch.zeros(options.registers, 3), start=1)
+    registers = torch.zeros(options.registers, 3, device='cpu')
+    inside, chunk = wan_angles(options, history_slots, before=registers, start=1)
     base = frequencies(options.head_dim, 10_000.0)
-    counts = torch.tensor([*range(options.actions), 0], dtype=torch.float64)
+    counts = torch.tensor([*range(options.actions), 0], dtype=torch.float64, device='cpu')
     inside[:options.registers, 0] = counts[:, None] * base
     own = chunk.repeat(1, inside.shape[0], 1, 1)
-    strides = torch.tensor([options.actions] * options.actions + [1], dtype=torch.float64)
-    by_position = torch.arange(1 + history_slots)[:, None] * strides
+    strides = torch.tensor([options.actions] * options.actions + [1], device='cpu')
+    by_position = torch.arange(1 + history_slots, device='cpu')[:, None] * strides
     own[:, :options.registers] = (by_position[..., None] * base).view(
         1 + history_slots, options.registers, 1, width)
     return Rope.from_angles(inside, chunk, rotate_pairs, own=own)

@@ -249,7 +249,7 @@ def _rope(options: LingbotOptions, history_slots: int) -> Rope:
     spread = options.actions_per_latent
     times = [latent + (action + 1) / (spread + 1)
              for latent in range(options.latents) for action in range(spread)]
-    beside = torch.tensor([[time, -1.0, -1.0] for time in times], dtype=torch.float64)
+    beside = torch.tensor([[time, -1.0, -1.0] for time in times], device='cpu')
     inside, chunk = wan_angles(options, history_slots, before=beside)
     return Rope.from_angles(inside, chunk, rotate_pairs)
 

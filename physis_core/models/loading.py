@@ -8,6 +8,7 @@ brought to those of diffusers, and all of them are checked before the first tens
 
 from __future__ import annotations
 
+import pickle
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -88,6 +89,8 @@ class RandomWeights:
     def tensor(self, name: str) -> Tensor:
         """Matrices keep the variance, norms are near 1, the rest is small."""
         shape = self._shapes[name]
+        if torch.get_default_device().type == 'meta':
+            return torch.empty(shape)
         generator = torch.Generator('cpu').manual_seed(
             (self._seed << 32) + zlib.crc32(name.encode()))
         normal = torch.randn(shape, generator=generator, device='cpu')
@@ -234,7 +237,11 @@ class _Safetensors:
 
 class _TorchFile:
     def __init__(self, file: Path) -> None:
-        content = torch.load(file, map_location='cpu', weights_only=True, mmap=True)
+        try:
+            content = torch.load(file, map_location='cpu', weights_only=True, mmap=True)
+        except (pickle.UnpicklingError, RuntimeError) as error:
+            raise InputError(f'weights {file} cannot be read as a file that holds only tensors '
+                             f'({error}); write them as safetensors') from error
         for root in _TORCH_ROOTS:
             if isinstance(content.get(root), Mapping):
                 content = content[root]

@@ -221,9 +221,10 @@ class Ltx(Backbone):
         """One transformer block, ``[B, tokens, dim]`` to the same shape."""
         weights = self._block(block)
         prompts = [context[block] for context in contexts]
-        chosen = [by_pass[step if len(by_pass) > 1 else 0]
-                  for by_pass, step in zip(prompts, steps.tolist(), strict=True)]
-        return weights.forward(hidden, weights.modulation[steps], history, self.rope, chosen)
+        passes = steps.tolist() if len(prompts[0]) > 1 else [0] * len(prompts)
+        return weights.forward(
+            hidden, weights.modulation[steps], history, self.rope,
+            [by_pass[step] for by_pass, step in zip(prompts, passes, strict=True)])
 
     def clean(self, hidden: Tensor, latents: Tensor, steps: Tensor) -> Tensor:
         """The head predicts the velocity from data to noise: ``x - level * v``."""
