@@ -72,15 +72,15 @@ def _sensor(node: str, source: SourceHealth, limits: Thresholds) -> DiagnosticSt
         level = WARN
     elif expected_hz is not None:
         level, message = _rate_level(source.hz, expected_hz, limits, message)
-    if source.refused and level == OK:
-        level, message = WARN, f'messages refused, last: {source.last_refusal}'
+    if source.last_refusal:
+        level = max(level, WARN)
+        message += f'; messages are refused: {source.last_refusal}'
     return _status(node, f'sensor {source.name}', level, message, {
         'observations received [Hz]': source.hz,
         'expected [Hz]': math.nan if expected_hz is None else expected_hz,
         'age of the newest capture [ms]':
             math.nan if source.age_ns is None else source.age_ns / 1e6,
-        'messages received [1]': source.received, 'messages refused [1]': source.refused,
-        'last refusal': source.last_refusal})
+        'messages received [1]': source.received, 'messages refused [1]': source.refused})
 
 
 def _replan(node: str, status: StreamStatus) -> DiagnosticStatus:

@@ -9,6 +9,10 @@ from enum import Enum
 import numpy as np
 
 from physis_core.observability.frequency import Frequency
+from physis_core.units import NS_PER_S
+
+# So long a refusal is talked about.
+_REFUSAL_NS = 10 * NS_PER_S
 
 
 class Condition(str, Enum):
@@ -31,7 +35,7 @@ class SourceHealth:
         age_ns: since the newest capture; None: nothing received.
         received: messages accepted since activation.
         refused: messages refused since activation.
-        last_refusal: why the last one was.
+        last_refusal: why the last one was; empty when that is a while ago.
     """
 
     name: str
@@ -73,6 +77,7 @@ class Source:
         self._received = 0
         self._refused = 0
         self._last_refusal = ''
+        self._refused_ns = 0
 
     def take(self, value: np.ndarray, capture_ns: int, now_ns: int) -> None:
         """A new value has come."""
@@ -87,10 +92,11 @@ class Source:
                 self._fingerprint = fingerprint
                 self._changed_ns = now_ns
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, now_ns: int) -> None:
         """A message was not acceptable."""
         self._refused += 1
         self._last_refusal = reason
+        self._refused_ns = now_ns
 
     def fresh(self, now_ns: int) -> bool:
         """Whether the value may be used."""
@@ -112,5 +118,6 @@ class Source:
                 condition = Condition.FROZEN
             else:
                 condition = Condition.FRESH
+        recent = now_ns - self._refused_ns < _REFUSAL_NS
         return SourceHealth(self.name, condition, self.hz(now_ns), age_ns, self._received,
-                            self._refused, self._last_refusal)
+                            self._refused, self._last_refusal if recent else '')

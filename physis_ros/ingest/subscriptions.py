@@ -123,7 +123,7 @@ class Ingest:
             self._on_observation(observation)
 
     def _refuse(self, source: Source, error: InputError) -> None:
-        source.refuse(str(error))
+        source.refuse(str(error), time.monotonic_ns())
         self._node.get_logger().warning(str(error), throttle_duration_sec=2.0)
 
     def _capture_ns(self, message: Image | CompressedImage | JointState) -> int:
