@@ -4,9 +4,7 @@ What the pipeline does in real time is done here exactly: an observation every c
 takes effect a fixed delay later, control points joined by straight lines at the servo's rate.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -192,36 +190,33 @@ def evaluate(model: So101Model, scenes: list[Scene], trial: Trial, first_seed: i
 class WorldError:
     """Mean squared error of the world latent at a chunk's end, on held-out demonstrations."""
 
-    lead_s: tuple[float, float]  # leads of the chunks counted, from and below
-    chunks: int
+    delay_s: float
     model: float
     copy_last: float  # the error of the latent of the observation the model was given
 
 
-def world_errors(model: So101Model, demos: Demonstrations, bounds_s: Sequence[float]
+def world_errors(model: So101Model, demos: Demonstrations, delays_s: list[float]
                  ) -> list[WorldError]:
-    """Compare the predicted world latent with copy-last, by lead between successive `bounds_s`."""
-    held_out = split_episodes(demos)[1]
-    streams = Streams(demos, model.network, held_out)
-    leads, errors, copy_errors = [], [], []
-    for episode in range(len(held_out)):
-        batch = streams.whole(episode)
-        pipeline = LockstepModel(model, [episode])
+    """Compare the predicted world latent with copy-last, in streams from the episodes' starts."""
+    held_out = torch.from_numpy(split_episodes(demos)[1])
+    streams = Streams(demos, model.network, held_out.numpy(), chunks=24)
+    errors = []
+    for delay_s in delays_s:
+        lead = torch.full_like(held_out, round(delay_s / CONTROL_PERIOD_S))
+        batch = streams.cut(held_out, torch.zeros_like(held_out), lead, jitter=False)
+        pipeline = LockstepModel(model, held_out.tolist())
+        predicted = []
         with torch.inference_mode():
             state = model.network.state_token(batch.joints, batch.leads_s)
             observed = torch.cat([state.unsqueeze(2), batch.observed], 2).flatten(2)
-            now, after = batch.base[0, :, network.ACTION:], batch.latents[0, :, network.ACTION:]
-            conditions = torch.cat([observed, batch.joints, now[None]], -1)[0]
-            predicted = torch.cat([pipeline.next_latents(condition[None])[:, network.ACTION:]
-                                   for condition in conditions])
-        leads.append(batch.leads_s[0])
-        errors.append((predicted - after).square().mean(-1))
-        copy_errors.append((now - after).square().mean(-1))
-    lead, error, copy_error = map(torch.cat, (leads, errors, copy_errors))
-    found = []
-    for low_s, high_s in pairwise(bounds_s):
-        inside = (lead >= low_s) & (lead < high_s)
-        if inside.any():
-            found.append(WorldError((low_s, high_s), int(inside.sum()), float(error[inside].mean()),
-                                    float(copy_error[inside].mean())))
-    return found
+            world_now = batch.base[..., network.ACTION:]
+            conditions = torch.cat([observed, batch.joints, world_now], -1)
+            for chunk in range(conditions.shape[1]):
+                latents = pipeline.next_latents(conditions[:, chunk])
+                predicted.append(latents[:, network.ACTION:])
+        truth = batch.latents[..., network.ACTION:][batch.alive]
+        errors.append(WorldError(
+            delay_s,
+            float((torch.stack(predicted, 1)[batch.alive] - truth).square().mean()),
+            float((world_now[batch.alive] - truth).square().mean())))
+    return errors

@@ -1,7 +1,5 @@
 """The scripted expert: sees where cube and goal are, and shows the model how to place it."""
 
-import copy
-
 import mujoco
 import numpy as np
 from lerobot_env_so101.ik_control import control_point, roll_to_align_axis, solve_ik
@@ -11,7 +9,6 @@ from lerobot_env_so101.scripted import PickPlaceController
 from physis_ros.demo.scene import ARM_JOINTS, Scene
 
 TICKS_PER_DECISION = 5
-TICKS_TO_TAKE_OVER = 2 * TICKS_PER_DECISION
 STRIDE_M = 0.025  # farthest the target moves in one decision
 _LEASH_M = 0.06  # farthest the target may lead the grasp point
 _JAW_OFFSET_M = np.array([0.0, -0.006, 0.0])  # centres the cube between the jaws
@@ -23,7 +20,7 @@ _APPROACH_AXIS = 0
 class ScriptedExpert:
     """Turns the package's 10 Hz Cartesian pick-and-place phases into 50 Hz joint targets.
 
-    It may also just watch: it follows the scene's true state and needs nobody to obey it.
+    It may also just watch: `act` follows the scene's true state and needs nobody to obey it.
     """
 
     def __init__(self, scene: Scene) -> None:
@@ -46,40 +43,15 @@ class ScriptedExpert:
         self._to_rad = self._from_rad.copy()
         self._ticks = 0
 
-    def copy_state_of(self, other: 'ScriptedExpert') -> None:
-        """Continue where another expert is, in this expert's own scene."""
-        self._phases = copy.copy(other._phases)
-        self._target_m = other._target_m.copy()
-        self._was_moving = other._was_moving
-        self._from_rad, self._to_rad = other._from_rad.copy(), other._to_rad.copy()
-        self._ticks = other._ticks
-
-    @property
-    def done(self) -> bool:
-        """Whether it has gone through all its phases, successfully or not."""
-        return self._phases.done
-
     def act(self) -> np.ndarray:
         """Return the joint target `[6]` in radians for the control period that begins now."""
-        if self._ticks % TICKS_PER_DECISION == 0:
-            jaw_rad = self._decide()
-            self._from_rad = self._to_rad
-            self._to_rad = np.array([*self._arm_rad(self._target_m), jaw_rad])
-        share = (self._ticks % TICKS_PER_DECISION + 1) / TICKS_PER_DECISION
+        phase = self._ticks % TICKS_PER_DECISION
+        if phase == 0:
+            self._from_rad, self._to_rad = self._to_rad, self._decide()
         self._ticks += 1
-        return self._from_rad + (self._to_rad - self._from_rad) * share
+        return self._from_rad + (self._to_rad - self._from_rad) * (phase + 1) / TICKS_PER_DECISION
 
-    def watch(self) -> None:
-        """Follow the scene for one control period, as `act` does, without solving for the arm.
-
-        Whoever means to obey again calls `act` for the `TICKS_TO_TAKE_OVER` ticks before.
-        """
-        if self._ticks % TICKS_PER_DECISION == 0:
-            self._decide()
-        self._ticks += 1
-
-    def _decide(self) -> float:
-        """Move the Cartesian target by one stride; return the jaw's target in radians."""
+    def _decide(self) -> np.ndarray:
         grasp = self._grasp_point_m()
         action = self._phases.act(
             grasp, self._scene.cube_m() + _JAW_OFFSET_M, self._scene.goal_m + _JAW_OFFSET_M)
@@ -93,7 +65,8 @@ class ScriptedExpert:
         lead_m = (self._target_m - grasp).clip(-_LEASH_M, _LEASH_M)
         self._target_m = (grasp + lead_m).clip(*_REACH_M)
         closed_rad, open_rad = self._scene.joint_limits_rad[-1]
-        return float(closed_rad + action[3] * (open_rad - closed_rad))
+        jaw_rad = closed_rad + float(action[3]) * (open_rad - closed_rad)
+        return np.array([*self._arm_rad(self._target_m), jaw_rad])
 
     def _grasp_point_m(self) -> np.ndarray:
         return control_point(self._scene.data, self._site, self._grasp_offset)

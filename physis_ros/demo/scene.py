@@ -82,13 +82,6 @@ class Scene:
         self._carried = False
         self._step_fraction_s = 0.0
 
-    def copy_state_of(self, other: 'Scene') -> None:
-        """Continue from the state of another scene, which is left as it is."""
-        mujoco.mj_copyData(self.data, self.model, other.data)
-        self.goal_m = other.goal_m.copy()
-        self._carried = other._carried
-        self._step_fraction_s = other._step_fraction_s
-
     def command(self, target_rad: np.ndarray) -> None:
         """Set the position targets `[6]` of the servos, clipped to the joint limits."""
         target = np.asarray(target_rad, dtype=np.float64)

@@ -18,7 +18,6 @@ STAGES = ('demos', 'encoder', 'wam', 'evaluate')
 SHARDS = 2  # fixed, so that the demonstrations do not depend on the number of processes
 _SEEDS_PER_SHARD = 100_000
 _DELAYS_S = (0.0, 0.08, 0.16, 0.32, 0.64)
-_WORLD_LEADS_S = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,12 +96,10 @@ def _evaluate(args: argparse.Namespace) -> None:
         scene.close()
     errors = []
     if list(args.out.glob('demos-*.npz')):
-        errors = world_errors(model, Demonstrations.load(args.out), _WORLD_LEADS_S)
+        errors = world_errors(model, Demonstrations.load(args.out), list(_DELAYS_S))
         for error in errors:
-            low_s, high_s = error.lead_s
-            print(f'lead {1000 * low_s:3.0f} to {1000 * high_s:3.0f} ms  world latent, mean '
-                  f'squared error: model {error.model:.3f}, copy-last {error.copy_last:.3f} '
-                  f'({error.chunks} chunks)')
+            print(f'delay {1000 * error.delay_s:4.0f} ms  world latent, mean squared error: '
+                  f'model {error.model:.3f}, copy-last {error.copy_last:.3f}')
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / 'evaluation.json').write_text(json.dumps({
         'success': [{**vars(outcome.trial), 'episodes': len(outcome.success),

@@ -1,8 +1,8 @@
 """Training of the `so101` model: first its eyes, then the world action model on top of them.
 
 The camera encoders learn to say where cube and goal are, and are frozen. The transformer then
-learns, by flow matching with noise of one level per stream, to denoise the actions that the
-delayed expert took `lead` seconds after an observation, for any lead from 0 to 0.94 s.
+learns, by flow matching with diffusion noise of one level per stream, to denoise the actions that
+the expert took `lead` seconds after an observation, for any lead from 0 to 0.96 s.
 """
 
 import copy
@@ -20,8 +20,10 @@ from physis_core.errors import InputError
 from physis_core.models.so101 import network
 from physis_core.models.so101.network import Network
 from physis_core.models.so101.stages import CONTROL_PERIOD_S, network_base
-from physis_ros.demo.demonstrations import Demonstrations
+from physis_ros.demo.demonstrations import TICKS_PER_FRAME, Demonstrations
 
+LEAD_MAX_TICKS = round(network.LEAD_MAX_S / CONTROL_PERIOD_S)
+_SLIP_FRAMES = 1.2  # largest standard deviation, from one chunk of lead upwards
 _HELD_OUT_EPISODES = 20  # the last ones, never trained on
 
 
@@ -47,40 +49,41 @@ WAM_SCHEDULE = Schedule(steps=3000, batch=48, learning_rate=1.5e-3)
 
 def split_episodes(demos: Demonstrations) -> tuple[np.ndarray, np.ndarray]:
     """Indices of the training episodes and of the held-out ones."""
-    episodes = np.arange(len(demos.chunks))
+    episodes = np.arange(len(demos.ticks))
     if len(episodes) <= _HELD_OUT_EPISODES:
         raise InputError(f'{len(episodes)} demonstrations are too few: {_HELD_OUT_EPISODES} are '
-                         'held out; record more with --episodes')
+                         'held out; generate more with --episodes')
     return episodes[:-_HELD_OUT_EPISODES], episodes[-_HELD_OUT_EPISODES:]
 
 
 def train_encoder(demos: Demonstrations, model: Network, schedule: Schedule, seed: int) -> float:
     """Train the camera encoders in place; return the held-out median error of positions [mm]."""
     torch.manual_seed(seed)
-    actions_rad = torch.from_numpy(demos.actions_rad).flatten(0, 1)
-    model.joint_mean_rad.copy_(actions_rad.mean(0))
-    model.joint_spread_rad.copy_(actions_rad.std(0))
+    _set_statistics(demos, model)
     probe = nn.Sequential(
         nn.Linear(network.FEATURES, network.DIM), nn.GELU(), nn.Linear(network.DIM, 5))
+    frame_ticks = _frame_ticks(demos)
     images = torch.from_numpy(demos.images)
-    joints = model.normalised(torch.from_numpy(demos.joints_rad))
-    places_m = torch.from_numpy(demos.cube_goal_m)
+    joints = model.normalised(torch.from_numpy(demos.joints_rad[frame_ticks]))
+    places_m = torch.from_numpy(demos.cube_goal_m[frame_ticks])
     mean_m, spread_m = places_m.mean(0), places_m.std(0).clamp_min(0.01)
-    first_held_out = int(demos.starts[split_episodes(demos)[1][0]])
+    held_out = np.repeat(np.arange(len(demos.frames)), demos.frames) >= split_episodes(demos)[1][0]
+    seen_frames = torch.from_numpy(np.flatnonzero(~held_out))
+    unseen_frames = torch.from_numpy(np.flatnonzero(held_out))
 
-    def locate(pixels: Tensor, rows: Tensor) -> Tensor:
+    def locate(pixels: Tensor, frames: Tensor) -> Tensor:
         with torch.autocast('cpu', torch.bfloat16):
             seen = model.look(pixels).flatten(1)
-            return probe(torch.cat([seen, joints[rows]], -1)).float()
+            return probe(torch.cat([seen, joints[frames]], -1)).float()
 
     parameters = [*model.cameras.parameters(), *probe.parameters()]
     optimiser = torch.optim.AdamW(parameters, schedule.learning_rate, weight_decay=1e-2)
     with tqdm(range(schedule.steps), desc='encoder', unit='step') as progress:
         for step in progress:
             _set_rate(optimiser, schedule.rate(step))
-            rows = torch.randint(0, first_held_out, (schedule.batch,))
-            error = locate(_recoloured(images[rows]), rows)
-            error = error - (places_m[rows] - mean_m) / spread_m
+            frames = seen_frames[torch.randint(0, len(seen_frames), (schedule.batch,))]
+            error = locate(_recoloured(images[frames]), frames)
+            error = error - (places_m[frames] - mean_m) / spread_m
             loss = functional.smooth_l1_loss(error, torch.zeros_like(error), beta=0.2)
             optimiser.zero_grad()
             loss.backward()
@@ -89,8 +92,8 @@ def train_encoder(demos: Demonstrations, model: Network, schedule: Schedule, see
                 progress.set_postfix(loss=f'{loss.item():.4f}')
     with torch.inference_mode():
         errors_m = torch.cat([
-            (locate(images[rows], rows) * spread_m + mean_m - places_m[rows]).abs()
-            for rows in torch.arange(first_held_out, len(images)).split(256)])
+            (locate(images[frames], frames) * spread_m + mean_m - places_m[frames]).abs()
+            for frames in unseen_frames.split(256)])
     return 1000.0 * float(errors_m.median())
 
 
@@ -138,54 +141,102 @@ class Batch:
     leads_s: Tensor  # [B, N]
     base: Tensor  # [B, N, LATENT] what the latents are changes from
     latents: Tensor  # [B, N, LATENT] the clean ones
+    alive: Tensor  # [B, N] False after the demonstration's end
 
 
 class Streams:
-    """Cuts streams of consecutive chunks out of demonstrations."""
+    """Cuts streams of chunks, as the running pipeline would see them, out of demonstrations."""
 
-    def __init__(self, demos: Demonstrations, model: Network, episodes: np.ndarray) -> None:
+    def __init__(self, demos: Demonstrations, model: Network, episodes: np.ndarray,
+                 chunks: int = 12) -> None:
         self._model = model
-        self._starts = torch.from_numpy(demos.starts[episodes])
-        self._lengths = torch.from_numpy(demos.chunks[episodes])
-        self._leads_s = torch.from_numpy(demos.lead_ticks) * CONTROL_PERIOD_S
+        self._chunks = torch.arange(chunks)
+        self._episodes = torch.from_numpy(episodes)
+        self._ticks = torch.from_numpy(demos.ticks)
+        self._frames = torch.from_numpy(demos.frames)
+        self._tick_starts = torch.from_numpy(demos.tick_starts)
+        self._frame_starts = torch.from_numpy(demos.frame_starts)
         self._joints_rad = torch.from_numpy(demos.joints_rad)
-        self._actions = model.normalised(torch.from_numpy(demos.actions_rad)).flatten(1)
-        self._seen = features(demos.images, model)
-        self._world = model.world_latent(self._seen, model.normalised(self._joints_rad))
-        self._world_after = model.world_latent(
-            features(demos.images_after, model),
-            model.normalised(torch.from_numpy(demos.joints_after_rad)))
+        self._targets = model.normalised(torch.from_numpy(demos.targets_rad))
+        self._seen = features(demos, model)
+        joints = model.normalised(self._joints_rad[torch.from_numpy(_frame_ticks(demos))])
+        self._world = model.world_latent(self._seen, joints)
 
-    def sample(self, streams: int, chunks: int = 12) -> Batch:
-        """Draw streams `[streams, chunks]`, a quarter from the start of their episode."""
-        episode = torch.randint(0, len(self._starts), (streams,))
-        spare = (self._lengths[episode] - chunks).clamp_min(0)
-        offset = (torch.rand(streams) * (spare + 1)).long()
-        offset = torch.where(torch.rand(streams) < 0.25, 0, offset)
-        rows = (self._starts[episode] + offset)[:, None] + torch.arange(chunks)
-        rows = torch.minimum(rows, (self._starts + self._lengths - 1)[episode][:, None])
-        batch = self._batch(rows)
-        noise_rad = 0.005 * torch.randn_like(batch.joints)
-        joints = batch.joints + noise_rad / self._model.joint_spread_rad
-        jitter_s = 0.005 * (2.0 * torch.rand(rows.shape) - 1.0)
-        return Batch(batch.observed + 0.02 * torch.randn_like(batch.observed), joints,
-                     (batch.leads_s + jitter_s).clamp_min(0.0), self._base(joints, rows),
-                     batch.latents)
+    def sample(self, batch: int) -> Batch:
+        """Draw streams with random leads and places in the demonstration.
 
-    def whole(self, episode: int) -> Batch:
-        """One episode from start to end, without noise, `[1, chunks]`."""
-        start, length = int(self._starts[episode]), int(self._lengths[episode])
-        return self._batch(torch.arange(start, start + length)[None])
+        A quarter are true starts: the arm holds still until the first chunk is due, so the
+        first observations all show the initial scene.
+        """
+        episode = self._episodes[torch.randint(0, len(self._episodes), (batch,))]
+        lead = torch.randint(0, LEAD_MAX_TICKS + 1, (batch,))
+        common = torch.tensor([0, 4, 8, 16, 32])[torch.randint(0, 5, (batch,))]
+        lead = torch.where(torch.rand(batch) < 0.3, common, lead)
+        last_start = self._ticks[episode] - 6 * network.CONTROL_POINTS
+        start = (torch.rand(batch) * last_start).long()
+        start = torch.where(torch.rand(batch) < 0.25, 0, start)
+        return self.cut(episode, start, lead, jitter=True)
 
-    def _batch(self, rows: Tensor) -> Batch:
-        joints = self._model.normalised(self._joints_rad[rows])
-        latents = torch.cat([self._actions[rows], self._world_after[rows]], -1)
-        return Batch(self._seen[rows], joints, self._leads_s[rows].float(),
-                     self._base(joints, rows), latents)
+    def cut(self, episode: Tensor, start: Tensor, lead: Tensor, jitter: bool) -> Batch:
+        """Streams `[B]` of `episode` whose first control point is tick `start`.
 
-    def _base(self, joints: Tensor, rows: Tensor) -> Tensor:
-        observed = torch.cat([joints, self._world[rows]], -1)
-        return network_base(observed.flatten(0, 1)).unflatten(0, rows.shape)
+        Every chunk was observed about `lead` ticks before its first control point. `jitter`
+        adds what a real pipeline does: dropped frames, joints newer than the images, noise. It
+        also lets observations slip: they may show a moment up to a few frames earlier or later
+        than `lead` says. Without it a model under a delay of n chunks learns to continue from the
+        pose that it observes; its chunks then fall apart into n + 1 interleaved trajectories,
+        which swing around the right one (at one chunk: every other chunk). With it, it learns to
+        continue from what the earlier chunks in its history have committed.
+        """
+        due = start[:, None] + self._chunks * network.CONTROL_POINTS  # [B, N] ticks
+        ticks, lead = self._ticks[episode][:, None], lead[:, None]
+        last_frame = self._frames[episode][:, None] - 1
+        wanted = due - lead
+        frame = torch.minimum((wanted + TICKS_PER_FRAME // 2) // TICKS_PER_FRAME,
+                              due // TICKS_PER_FRAME)
+        if jitter:
+            frame = frame - (torch.rand(frame.shape) < 0.1).long()
+        holding = (start[:, None] == 0) & (wanted <= 0)
+        over = frame > last_frame
+        frame = torch.minimum(torch.where(holding, 0, frame).clamp_min(0), last_frame)
+        nominal_tick = frame * TICKS_PER_FRAME
+        chunks_ahead = (lead / network.CONTROL_POINTS).clamp(0.0, 1.0)
+        lead = torch.where(holding | over, lead, due - nominal_tick).clamp(0, LEAD_MAX_TICKS)
+        if jitter:
+            spread = _SLIP_FRAMES * torch.rand(len(episode), 1) * chunks_ahead
+            slip = (spread * torch.randn(frame.shape)).round().long()
+            slipped = torch.where(holding, frame, frame + slip)
+            frame = torch.minimum(slipped.clamp_min(0), last_frame)
+        seen_tick = frame * TICKS_PER_FRAME
+        joint_tick = seen_tick
+        if jitter:
+            newer = torch.minimum(seen_tick + torch.randint(0, 3, frame.shape), due)
+            joint_tick = torch.where(holding, seen_tick, newer)
+        tick_start = self._tick_starts[episode][:, None]
+        frame_index = self._frame_starts[episode][:, None] + frame
+        joints_rad = self._joints_rad[tick_start + torch.minimum(joint_tick, ticks - 1)]
+        seen, leads_s = self._seen[frame_index], lead * CONTROL_PERIOD_S
+        if jitter:
+            joints_rad = joints_rad + 0.005 * torch.randn_like(joints_rad)
+            seen = seen + 0.02 * torch.randn_like(seen)
+            leads_s = (leads_s + 0.005 * (2.0 * torch.rand(leads_s.shape) - 1.0)).clamp_min(0.0)
+        joints = self._model.normalised(joints_rad)
+        world_now = self._world[frame_index]
+        points = torch.minimum(due[..., None] + torch.arange(network.CONTROL_POINTS),
+                               ticks[..., None] - 1)
+        actions = self._targets[tick_start[..., None] + points].flatten(2)
+        latents = torch.cat([actions, self._world_at(episode, due + network.CONTROL_POINTS)], -1)
+        base = network_base(torch.cat([joints, world_now], -1).flatten(0, 1))
+        return Batch(seen, joints, leads_s, base.unflatten(0, due.shape), latents, due < ticks)
+
+    def _world_at(self, episode: Tensor, tick: Tensor) -> Tensor:
+        """World latents `[B, N, WORLD]` at ticks `[B, N]`, interpolated between frames."""
+        last = self._frames[episode][:, None] - 1
+        before = torch.minimum(tick // TICKS_PER_FRAME, last)
+        after = torch.minimum(before + 1, last)
+        share = (tick % TICKS_PER_FRAME / TICKS_PER_FRAME)[..., None]
+        first = self._frame_starts[episode][:, None]
+        return torch.lerp(self._world[first + before], self._world[first + after], share)
 
 
 def denoising_error(model: Network, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -207,23 +258,22 @@ def denoising_error(model: Network, batch: Batch) -> tuple[Tensor, Tensor]:
         hidden = block(hidden, steps, attend)
     clean = model.clean(hidden.view(streams * chunks, network.TOKENS, network.DIM),
                         batch.base.flatten(0, 1))
-    error = (clean.float().view_as(batch.latents) - batch.latents).square()
+    error = (clean.float().view_as(batch.latents) - batch.latents).square()[batch.alive]
     actions, world = error.split((network.ACTION, network.WORLD), -1)
     return actions.mean(), world.mean()
 
 
-def features(images: np.ndarray, model: Network) -> Tensor:
-    """Camera tokens `[frames, CAMERAS, DIM]` of images `[frames, CAMERAS, 64, 64, 3]`."""
+def features(demos: Demonstrations, model: Network) -> Tensor:
+    """Camera tokens of every frame, `[sum(frames), CAMERAS, DIM]`."""
     with torch.inference_mode():
-        parts = [model.look(part) for part in
-                 tqdm(torch.from_numpy(images).split(256), desc='features', leave=False)]
-    return torch.cat(parts).clone()
+        return torch.cat([model.look(images) for images in
+                          tqdm(torch.from_numpy(demos.images).split(256), desc='features')]).clone()
 
 
 def set_world_latent(demos: Demonstrations, model: Network) -> None:
     """Fix the world latent: the leading principal components of features and joints, whitened."""
-    joints = model.normalised(torch.from_numpy(demos.joints_rad))
-    samples = torch.cat([features(demos.images, model).flatten(1), joints], -1)
+    joints = model.normalised(torch.from_numpy(demos.joints_rad[_frame_ticks(demos)]))
+    samples = torch.cat([features(demos, model).flatten(1), joints], -1)
     model.feature_mean.copy_(samples.mean(0))
     spread = samples.std(0).clamp_min(1e-3)
     scaled = (samples - model.feature_mean) / spread
@@ -238,6 +288,19 @@ def export(model: Network, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.contiguous() if name in statistics else tensor.half().contiguous()
                for name, tensor in model.state_dict().items()}, path)
+
+
+def _set_statistics(demos: Demonstrations, model: Network) -> None:
+    targets_rad = torch.from_numpy(demos.targets_rad)
+    model.joint_mean_rad.copy_(targets_rad.mean(0))
+    model.joint_spread_rad.copy_(targets_rad.std(0))
+
+
+def _frame_ticks(demos: Demonstrations) -> np.ndarray:
+    """Index into the ticks of every frame, `[sum(frames)]`."""
+    return np.concatenate([
+        start + TICKS_PER_FRAME * np.arange(frames)
+        for start, frames in zip(demos.tick_starts, demos.frames, strict=True)])
 
 
 def _recoloured(images: Tensor) -> Tensor:
