@@ -10,15 +10,15 @@ from physis_core.cli.inputs import add_device_arguments, device_name, positive_u
 from physis_core.cli.report import print_json, print_table
 from physis_core.errors import InputError
 from physis_core.models.presets import load_preset
-from physis_core.planning.capacity import best_placement, upper_bound
+from physis_core.planning.capacity import best_placement, upper_bound, within_response
 from physis_core.planning.cluster import Cluster
 from physis_core.planning.cost import analytic_profile
 from physis_core.planning.devices import load_device
 from physis_core.planning.pool import StreamClass
 
 MODELS = 'wan2.1-1.3b,wan2.2-5b,wan2.1-14b,ltx-2.x,h3'
-COLUMNS = ('even', 'best_fit', 'best_fit_lds', 'spread', 'wrap', 'portfolio', 'upper_bound',
-           'search_ms')
+COLUMNS = (
+    'even', 'best_fit', 'best_fit_lds', 'spread', 'wrap', 'portfolio', 'upper_bound', 'search_ms')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,9 +47,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(rows)
     else:
+        columns = COLUMNS + (() if args.max_response_ms is None else
+                             ('within_response', 'response_ms'))
         print_table(f'streams at a period of {args.slo_ms:g} ms on {args.devices} devices',
-                    ('model', *COLUMNS),
-                    [(model, *(row[name] for name in COLUMNS)) for model, row in rows.items()])
+                    ('model', *columns),
+                    [(model, *(row[name] for name in columns)) for model, row in rows.items()])
     return 0
 
 
@@ -60,5 +62,11 @@ def place(model: str, cluster: Cluster, args: argparse.Namespace) -> dict[str, f
     started_s = time.process_time()
     pools = best_placement(cluster, stream_class)
     search_ms = (time.process_time() - started_s) * 1e3
-    return {**{name: len(pool.placed) for name, pool in pools.items()},
-            'upper_bound': upper_bound(cluster, stream_class), 'search_ms': search_ms}
+    counts = {**{name: len(pool.placed) for name, pool in pools.items()},
+              'upper_bound': upper_bound(cluster, stream_class), 'search_ms': search_ms}
+    if args.max_response_ms is None:
+        return counts
+    pool, schedule = within_response(
+        cluster, stream_class, positive_us(args.max_response_ms, '--max-response-ms'))
+    slowest_us = 0 if schedule is None else max(schedule.response_us.values())
+    return {**counts, 'within_response': len(pool.placed), 'response_ms': slowest_us / 1e3}

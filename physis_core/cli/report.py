@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+_WIDE = 160
+
 
 def print_json(value: Mapping[str, Any]) -> None:
     """One line of JSON."""
@@ -23,4 +25,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
         table.add_column(column, justify='right' if numeric else 'left')
     for row in rows:
         table.add_row(*(f'{cell:.4g}' if isinstance(cell, float) else str(cell) for cell in row))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:  # a file or a pipe has no width to respect
+        console = Console(width=_WIDE)
+    console.print(table)

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from physis_core.errors import InputError
 from physis_core.planning.cluster import Cluster
-from physis_core.planning.pool import Pool, StreamClass, Trial
+from physis_core.planning.pool import FULL, Pool, StreamClass, Trial
+from physis_core.planning.pool_schedule import PoolSchedule, pool_schedule
 from physis_core.planning.strategies import STRATEGIES, Strategy
+
+_EVENING = 8
 
 
 def upper_bound(cluster: Cluster, stream_class: StreamClass) -> float:
@@ -48,10 +51,24 @@ def wrap_around(cluster: Cluster, stream_class: StreamClass) -> Pool:
     all streams and steps, go on to the next device.  At most L + G - 1 copies of the weights.
     """
     for count in range(int(upper_bound(cluster, stream_class)), 0, -1):
-        pool = _wrapped(cluster, stream_class, count)
+        pool = wrap(cluster, stream_class, count)
         if pool is not None:
             return pool
     return Pool(cluster)
+
+
+def wrap(cluster: Cluster, stream_class: StreamClass, count: int) -> Pool | None:
+    """Wrap-around placement of ``count`` streams, as evenly loaded as it can; None: no room."""
+    best = _wrapped(cluster, stream_class, count, FULL)
+    low, high = 0.0, FULL
+    for _ in range(_EVENING if best is not None else 0):
+        middle = (low + high) / 2
+        found = _wrapped(cluster, stream_class, count, middle)
+        if found is None:
+            low = middle
+        else:
+            best, high = found, middle
+    return best
 
 
 def best_placement(cluster: Cluster, stream_class: StreamClass) -> dict[str, Pool]:
@@ -72,8 +89,9 @@ def _filled(pool: Pool, stream_class: StreamClass, strategy: Strategy, limit: in
     return pool
 
 
-def _wrapped(cluster: Cluster, stream_class: StreamClass, count: int) -> Pool | None:
-    """Wrap-around placement of exactly ``count`` streams."""
+def _wrapped(cluster: Cluster, stream_class: StreamClass, count: int, limit: float
+             ) -> Pool | None:
+    """Wrap-around placement of exactly ``count`` streams, no device busier than ``limit``."""
     graph = stream_class.profile.graph
     pool = Pool(cluster)
     trial = pool.trial(stream_class)
@@ -82,7 +100,7 @@ def _wrapped(cluster: Cluster, stream_class: StreamClass, count: int) -> Pool | 
     for block in range(graph.blocks):
         placed = 0
         while placed < graph.passes * count:
-            room = _room(trial, device, block, graph.passes * count - placed)
+            room = _room(trial, device, block, graph.passes * count - placed, limit)
             if not room:
                 device += 1
                 if device == pool.devices:
@@ -102,13 +120,42 @@ def _wrapped(cluster: Cluster, stream_class: StreamClass, count: int) -> Pool | 
     return pool
 
 
-def _room(trial: Trial, device: int, block: int, wanted: int) -> int:
+def _room(trial: Trial, device: int, block: int, wanted: int, limit: float) -> int:
     """Most tasks of a block, up to ``wanted``, that a device has room for."""
     low, high = 0, wanted
     while low < high:
         middle = (low + high + 1) // 2
-        if trial.fits(device, block, middle):
+        if (trial.fits(device, block, middle) and trial.utilisation[device]
+                + trial.added_utilisation(device, block, middle) <= limit):
             low = middle
         else:
             high = middle - 1
     return low
+
+
+def within_response(cluster: Cluster, stream_class: StreamClass, max_response_us: int
+                    ) -> tuple[Pool, PoolSchedule | None]:
+    """The most streams, with their schedule, that all answer within a limit.
+
+    Smaller batches answer sooner and cost more, so batches of 1, 2, 4, ... are tried; for each, the
+    most streams that wrap-around can schedule within the limit.
+    """
+    best: tuple[Pool, PoolSchedule | None] = (Pool(cluster), None)
+    for size in _halvings(stream_class.profile.max_batch):
+        smaller = StreamClass(stream_class.profile.with_max_batch(size), stream_class.period_us)
+        low, high = len(best[0].placed), int(upper_bound(cluster, smaller))
+        while low < high:
+            middle = (low + high + 1) // 2
+            pool = wrap(cluster, smaller, middle)
+            schedule = None if pool is None else pool_schedule(pool)
+            if (pool is not None and schedule is not None
+                    and max(schedule.response_us.values()) <= max_response_us):
+                best, low = (pool, schedule), middle
+            else:
+                high = middle - 1
+    return best
+
+
+def _halvings(size: int) -> list[int]:
+    """``size``, its half, ... 1."""
+    return [size] if size == 1 else [size, *_halvings(size // 2)]

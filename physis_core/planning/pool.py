@@ -10,12 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from physis_core.errors import InputError
+from physis_core.planning.bound import dependency_bound_us
 from physis_core.planning.cluster import Cluster
 from physis_core.planning.loads import beyond_reserve
+from physis_core.planning.plan import BatchRule, Plan, ranks_from_devices
 from physis_core.planning.profile import Profile
 
 FULL = 1.0 + 1e-9
 """Utilisation up to which a device takes work (the rest is for rounding of sums)."""
+
+_SPARE_CHUNKS = 2  # in flight beyond those of an undisturbed response
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,12 @@ class StreamClass:
             raise InputError(
                 f'`{self.profile.model}`: a period of {self.period_us / 1e3:g} ms is shorter than '
                 f'its slowest stage ({slowest_us / 1e3:g} ms at p99); ask for at least that')
+        history_us = dependency_bound_us(self.profile)
+        if history_us > self.period_us:
+            raise InputError(
+                f'`{self.profile.model}`: a period of {self.period_us / 1e3:g} ms is shorter than '
+                f'the {history_us / 1e3:g} ms until its own history is written (KV mode '
+                f'{self.profile.graph.kv_mode.value}); ask for at least that')
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -142,6 +152,18 @@ class Pool:
             for device in range(self.devices):
                 self.free_bytes[device] += self.runtime_bytes(tenant.stream_class)
             del self.tenants[key]
+
+    def plan(self, name: str) -> Plan:
+        """How a placed stream runs: the plan that engine and simulator execute."""
+        stream_class = self.tenants[self.class_of[name]].stream_class
+        profile, graph = stream_class.profile, stream_class.profile.graph
+        response_us = graph.passes * sum(
+            profile.mean_us(block, profile.max_batch) for block in range(graph.blocks))
+        return Plan(
+            'pool', graph, ranks_from_devices(list(self.placed[name])),
+            batch=BatchRule(profile.max_batch, across_steps=True),
+            max_in_flight=_SPARE_CHUNKS + -(-response_us // stream_class.period_us),
+            period_us=stream_class.period_us)
 
     def runtime_bytes(self, stream_class: StreamClass) -> int:
         """What a class takes on every device for activations beyond the cluster's reserve."""

@@ -8,13 +8,13 @@ along the way of a chunk, keeps the response short.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from physis_core.errors import PlanError
 from physis_core.graph import StageGraph
+from physis_core.planning.calendar import Calendar
 from physis_core.planning.loads import StageTime, StepBatch, device_loads_us
 
 _STRETCH = 1.005
@@ -90,7 +90,7 @@ class _Attempt:
         self._batches = batches
         self._batch_of = {(step, batch.block): batch for batch in batches for step in batch.steps}
         self.length_us = {batch: stage_us(batch.block, len(batch.steps)) for batch in batches}
-        self._busy: dict[int, list[tuple[int, int]]] = {}
+        self._calendars: dict[int, Calendar] = {}
         self._slot_us: dict[StepBatch, int] = {}
         self._start_us: list[int] = []
 
@@ -148,25 +148,9 @@ class _Attempt:
 
     def _gap(self, device: int, ready_us: int, length_us: int) -> int | None:
         """The first start from ``ready_us`` on at which the device is free every period."""
-        busy = self._busy.setdefault(device, [])
-        offset = ready_us % self._period_us
-        if length_us > self._period_us:
-            return None
-        if self._dense and busy:
-            busy.append((busy[-1][1], busy[-1][1] + length_us))
-            return ready_us + (busy[-1][0] - ready_us) % self._period_us
-        begins = [offset, *sorted((end % self._period_us for _, end in busy),
-                                  key=lambda end: (end - offset) % self._period_us)]
-        for begin in begins:
-            if self._is_free(busy, begin, length_us):
-                insort(busy, (begin, begin + length_us))
-                return ready_us + (begin - offset) % self._period_us
-        return None
-
-    def _is_free(self, busy: Sequence[tuple[int, int]], begin: int, length_us: int) -> bool:
-        return all((begin - start) % self._period_us >= end - start
-                   and (start - begin) % self._period_us >= length_us
-                   for start, end in busy)
+        calendar = self._calendars.setdefault(device, Calendar(self._period_us))
+        place = calendar.append if self._dense else calendar.reserve
+        return place(ready_us, length_us)
 
 
 def _sections(batches: Sequence[StepBatch], passes: int) -> list[list[int]]:

@@ -18,10 +18,10 @@ def draw_capacity(rows: Mapping[str, Mapping[str, float]], path: Path) -> None:
             places = [model + (index - (len(_BARS) - 1) / 2) * width for model in range(len(rows))]
             bars = axes.bar(places, [row[name] for row in rows.values()], width,
                             label=name.replace('_', ' '), color=COLOURS[index])
-            axes.bar_label(bars, fontsize='x-small')
+            axes.bar_label(bars, fontsize='x-small', padding=-10, color='white')
         for model, row in enumerate(rows.values()):
             axes.hlines(row['upper_bound'], model - 0.45, model + 0.45, color='black',
-                        label='upper bound' if not model else None)
+                        label='_' if model else 'upper bound')
         axes.set_xticks(range(len(rows)), list(rows))
         axes.set_ylabel('streams')
         axes.legend(fontsize='small')
