@@ -14,8 +14,6 @@ from physis_core.units import s_from_ns
 
 # A change of plan smaller than this is rounding, not a jump to be smoothed [rad, rad/s].
 _SEAMLESS = 1e-9
-# A jump fades out within this, however low the limits are; the limits themselves still hold.
-_LONGEST_SPLICE_S = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +27,12 @@ class Command:
 
 @dataclass(frozen=True, eq=False)
 class _Splice:
-    """The difference between command and plan, fading out from ``begin_ns`` over ``span_s``."""
+    """The difference between command and plan, fading out from ``begin_ns`` over ``span_s``.
+
+    The span is short whatever the difference is: a difference in speed that fades over ``span_s``
+    carries the command ``4/27 * span_s * speed`` away from the plan, so a long fade would throw
+    the arm off.  Where the limits do not allow a short one, they make the way back longer.
+    """
 
     begin_ns: int
     span_s: float
@@ -58,7 +61,7 @@ class ServoPlayer:
 
         Args:
             limits: kept on every command.
-            splice_s: least time in which a jump of the plan fades out [s].
+            splice_s: time in which a jump of the plan fades out, as far as limits allow [s].
             restart_tolerance: a resting arm that is found further than this from its last command
                 was moved by somebody: the next epoch starts where it is [rad].
         """
@@ -179,15 +182,7 @@ class ServoPlayer:
     def _new_splice(self, offset: Floats, offset_velocity: Floats, now_ns: int) -> _Splice | None:
         if not _jumps(offset, offset_velocity):
             return None
-        # On the fading cubic the speed peaks at 1.5 * offset / span and the acceleration at
-        # 6 * offset / span^2 + 4 * velocity / span; half of each limit is left to the plan.
-        distance, speed = np.abs(offset), np.abs(offset_velocity)
-        wanted_s = max(
-            float((3.0 * distance / self._limits.velocity).max()),
-            float(np.sqrt(24.0 * distance / self._limits.acceleration).max()),
-            float((16.0 * speed / self._limits.acceleration).max()))
-        span_s = min(max(self._splice_s, wanted_s), max(self._splice_s, _LONGEST_SPLICE_S))
-        return _Splice(now_ns, span_s, offset, offset_velocity)
+        return _Splice(now_ns, self._splice_s, offset, offset_velocity)
 
     def _follow(self, sample: Sample, position: Floats, now_ns: int, elapsed_s: float
                 ) -> tuple[Floats, Floats]:

@@ -184,6 +184,19 @@ def test_limits_hold_and_are_met_without_overshoot() -> None:
     assert servo.limited > 0
 
 
+def test_a_plan_that_begins_at_full_speed_does_not_throw_a_resting_arm_the_other_way() -> None:
+    """As when a policy opens a gripper at once; limits as of a small arm."""
+    limits = JointLimits(
+        np.full(2, -3.0), np.full(2, 3.0), np.full(2, 8.0), np.full(2, 150.0), np.full(2, 20.0))
+    servo = player(limits)
+    servo.accept(ramp(0, 100 * MS, speed=15.0), np.zeros(2))
+    servo.accept(ramp(1, 260 * MS, start=2.0, speed=0.0), np.zeros(2))
+    positions = np.array([command.position for command in said(run(servo, 0, 420 * MS))])
+    assert positions.min() > -0.01
+    assert positions[(260 + 80 - 100) // 4:].min() > 1.5
+    assert positions[-1] == pytest.approx(2.0, abs=0.02)
+
+
 def test_missed_ticks_do_not_shift_the_plan() -> None:
     servo = player()
     servo.accept(ramp(0, 100 * MS), np.zeros(2))
