@@ -12,7 +12,7 @@ SERVO_SETTINGS = (
     Setting('ring', '', 'shared memory from wam_node; empty: from domain and namespace'),
     Setting('servo_hz', 250.0, 'rate of commands [Hz]', 50.0, 1000.0),
     Setting('commands_topic', '/arm_controller/commands', 'std_msgs/Float64MultiArray'),
-    Setting('splice_ms', 60.0, 'least time in which a jump of the plan fades out [ms]', 1.0,
+    Setting('splice_ms', 60.0, 'time in which a jump of the plan fades out [ms]', 1.0,
             2_000.0),
     Setting('restart_tolerance', 0.1, 'a resting arm further than this from its last command was '
             'moved: a new epoch starts where it is [rad]', 0.0, 10.0),

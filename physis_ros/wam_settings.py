@@ -23,7 +23,7 @@ WAM_SETTINGS = (
     Setting('seed', 0, 'seed of the noise', 0, 2**31 - 1),
     # -- time
     Setting('period_ms', 160.0, 'interval between chunks [ms]', 1.0, 60_000.0),
-    Setting('lead_ms', 60.0, 'from letting a chunk in to its first control point [ms]', 0.0,
+    Setting('lead_ms', 100.0, 'from letting a chunk in to its first control point [ms]', 0.0,
             60_000.0),
     Setting('max_age_ms', 2_000.0, 'an action older than this when due is dropped [ms]', 1.0,
             600_000.0),
