@@ -204,9 +204,10 @@ def main() -> int:
         node.get_logger().error(str(error))
         return 1
     finally:
-        executor.shutdown()
+        # In this order: the other thread sees its context end, and only then goes what it waits on.
         rclpy.try_shutdown()
         spinning.join()
+        executor.shutdown()
         node.destroy_node()
     return 0
 

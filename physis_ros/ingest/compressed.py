@@ -27,7 +27,7 @@ def decoded(camera: str, message: CompressedImage, height: int, width: int) -> P
     try:
         image = Image.open(io.BytesIO(message.data))
         image.draft('RGB', (width, height))
-        return np.asarray(image.convert('RGB'))
+        return np.array(image.convert('RGB'))
     except (UnidentifiedImageError, OSError) as error:
         raise InputError(f'camera `{camera}`: the `{message.format}` image of {len(message.data)} '
                          f'bytes cannot be decoded ({error}); the frame is refused') from error

@@ -1,0 +1,73 @@
+"""config/ says what the nodes do: every parameter is there, with its default."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip('rclpy', reason='the ROS 2 wheels are not installed')
+
+from physis_ros.parameters import Setting
+from physis_ros.servo_settings import SERVO_SETTINGS
+from physis_ros.wam_settings import WAM_SETTINGS, camera_settings
+
+# Where the file sets what the code leaves open: limits of the demo's arm.
+OPEN = ('limits.lower', 'limits.upper', 'limits.velocity', 'limits.acceleration')
+# An empty list has no type in a parameter file, so it stands there as a comment.
+NOT_WRITABLE = {'real_time.cpus'}
+
+
+def flat(tree: dict[str, Any], prefix: str = '') -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f'{prefix}{key}'
+        if isinstance(value, dict):
+            found.update(flat(value, f'{name}.'))
+        else:
+            found[name] = value
+    return found
+
+
+@pytest.mark.parametrize(('node', 'settings'), [
+    ('wam_node', (*WAM_SETTINGS, *camera_settings('front'), *camera_settings('wrist'))),
+    ('servo_node', SERVO_SETTINGS),
+])
+def test_the_file_documents_every_parameter_with_its_default(
+        repository: Path, node: str, settings: Sequence[Setting]) -> None:
+    tree = yaml.safe_load((repository / 'config' / 'wam.yaml').read_text())
+    written = flat(tree[f'/**/{node}']['ros__parameters'])
+    assert set(written) == {setting.name for setting in settings} - NOT_WRITABLE
+    for setting in settings:
+        if setting.name in NOT_WRITABLE:
+            continue
+        value = setting.checked(written[setting.name])
+        if setting.name not in OPEN:
+            default = setting.default
+            assert value == (list(default) if isinstance(default, tuple) else default), setting
+
+
+def test_every_parameter_is_described() -> None:
+    for setting in (*WAM_SETTINGS, *SERVO_SETTINGS, *camera_settings('front')):
+        assert setting.description
+        assert setting.descriptor().description == setting.description
+        if setting.name.endswith(('_ms', '_hz', '_s')):
+            assert '[' in setting.description, f'{setting.name} has no unit in its description'
+            assert setting.low is not None and setting.high is not None
+
+
+def test_the_aggregator_has_a_place_for_every_status(repository: Path) -> None:
+    tree = yaml.safe_load((repository / 'config' / 'diagnostic_aggregator.yaml').read_text())
+    groups = [group for group in tree['analyzers']['ros__parameters'].values()
+              if isinstance(group, dict)]
+    for status in ('wam_node: node', 'wam_node: sensor front', 'wam_node: replan',
+                   'wam_node: chunk', 'wam_node: servo', 'wam_node: action age',
+                   'wam_node: deadlines', 'wam_node: buffer', 'servo_node: servo'):
+        places = [group['path'] for group in groups
+                  if any(text in status for text in group.get('contains', []))
+                  or any(re.fullmatch(text, status) for text in group.get('regex', []))]
+        assert len(places) == 1, f'{status}: {places}'

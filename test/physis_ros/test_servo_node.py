@@ -1,0 +1,189 @@
+"""`servo_node` as a process: it plays the ring, rests, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+pytest.importorskip('rclpy', reason='the ROS 2 wheels are not installed')
+
+import rclpy
+from graph import Graph
+from std_msgs.msg import Float64MultiArray
+from std_srvs.srv import Trigger
+
+from physis_core.delivery.chunk import PlannedChunk, finite_difference
+from physis_core.delivery.ring import RingFormat, RingWriter, ServoState
+from physis_core.delivery.shared_file import FOLDER
+
+MS = 1_000_000
+COMMANDS = '/arm_controller/commands'
+FORM = RingFormat(('a', 'b'), max_points=50)
+
+
+def chunk(number: int, due_ns: int, *, start: float = 0.0, speed: float = 0.5, points: int = 25,
+          epoch: int = 1) -> PlannedChunk:
+    positions = np.repeat((start + speed * 0.02 * np.arange(points))[:, None], 2, 1)
+    return PlannedChunk(epoch, number, due_ns, 20 * MS, due_ns + points * 20 * MS, due_ns, due_ns,
+                        due_ns, due_ns, positions, finite_difference(positions, 20 * MS))
+
+
+@pytest.fixture
+def graph() -> Iterator[Graph]:
+    rclpy.init()
+    graph = Graph()
+    yield graph
+    graph.close()
+    rclpy.try_shutdown()
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    name = f'test-{os.getpid()}-{time.monotonic_ns()}'
+    yield name
+    assert not (FOLDER / f'physis-{name}').exists(), 'the ring was left behind'
+
+
+@pytest.fixture
+def start(name: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    processes: list[subprocess.Popen[str]] = []
+    environment = {key: value for key, value in os.environ.items()
+                   if key != '_ROS_WHEELS_BOOTSTRAP_COMPLETE'}
+
+    def start(*parameters: str) -> subprocess.Popen[str]:
+        arguments = [f'ring:={name}', *parameters]
+        processes.append(subprocess.Popen(
+            [sys.executable, '-m', 'physis_ros.servo_node', '--ros-args',
+             *(part for argument in arguments for part in ('-p', argument))],
+            env=environment, stderr=subprocess.PIPE, text=True))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def tell(ring: RingWriter, *, epoch: int = 1, active: bool = True, stop: str = '') -> None:
+    ring.tell(epoch=epoch, active=active, stop=stop, heartbeat_ns=time.monotonic_ns())
+
+
+def state(ring: RingWriter) -> ServoState | None:
+    feedback = ring.feedback()
+    return None if feedback is None else feedback.state
+
+
+def test_it_plays_until_valid_until_then_holds_and_ends_cleanly(
+        graph: Graph, name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
+    heard = graph.listen(Float64MultiArray, COMMANDS)
+    process = start()
+    ring = RingWriter(name, FORM)
+    tell(ring, active=False)
+    graph.wait_for(lambda: state(ring) is ServoState.IDLE, 'the servo')
+    graph.wait_for(lambda: graph.probe.count_publishers(COMMANDS), 'its publisher')
+    assert not heard  # inactive: nothing is said
+    due_ns = time.monotonic_ns() + 200 * MS
+    tell(ring)
+    ring.write(chunk(0, due_ns), np.zeros(2))
+    graph.wait_for(lambda: state(ring) is ServoState.PLAYING, 'playing')
+    graph.wait_for(lambda: state(ring) is ServoState.HOLDING, 'holding')
+    assert time.monotonic_ns() >= due_ns + 500 * MS
+    effects = ring.new_effects()
+    assert [(effect.epoch, effect.chunk) for effect in effects] == [(1, 0)]
+    assert effects[0].effect_ns >= due_ns
+    feedback = ring.feedback()
+    assert feedback is not None and feedback.underruns == 1
+    graph.wait_for(lambda: abs(heard[-1].data[0] - feedback.position[0]) < 1e-9, 'the hold')
+    positions = np.array([message.data for message in heard])
+    assert positions[0] == pytest.approx(0.0, abs=1e-3)
+    # 0.5 rad/s for half a second, and the way to rest; no step is more than a few ticks long.
+    assert 0.24 <= positions[-1, 0] <= 0.27
+    assert (np.diff(positions[:, 0]) >= -1e-12).all()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    ring.close()
+
+
+def test_a_stop_at_the_servo_is_latched_until_a_new_epoch(
+        graph: Graph, name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
+    start()
+    ring = RingWriter(name, FORM)
+    tell(ring)
+    graph.wait_for(lambda: state(ring) is not None, 'the servo')
+    client = graph.probe.create_client(Trigger, '/servo_node/stop_request')
+    graph.wait_for(client.service_is_ready, 'its service')
+    ring.write(chunk(0, time.monotonic_ns(), points=50), np.zeros(2))
+    graph.wait_for(lambda: state(ring) is ServoState.PLAYING, 'playing')
+    answer = client.call_async(Trigger.Request())
+    graph.wait_for(answer.done, 'an answer')
+    graph.wait_for(lambda: state(ring) is ServoState.STOPPED, 'the stop')
+    ring.write(chunk(1, time.monotonic_ns(), points=50), np.zeros(2))
+    status = graph.says('servo_node: servo', 'stopped: stop requested at servo_node')
+    assert state(ring) is ServoState.STOPPED
+    assert status.level == b'\x02'
+    tell(ring, epoch=2)
+    ring.write(chunk(0, time.monotonic_ns(), epoch=2, points=50), np.zeros(2))
+    graph.wait_for(lambda: state(ring) is ServoState.PLAYING, 'playing again')
+    ring.close()
+
+
+def test_a_new_writer_is_taken_when_the_old_one_is_gone(
+        graph: Graph, name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
+    start()
+    first = RingWriter(name, FORM)
+    tell(first)
+    graph.wait_for(lambda: state(first) is not None, 'the servo')
+    first.write(chunk(0, time.monotonic_ns(), points=50), np.zeros(2))
+    graph.wait_for(lambda: state(first) is ServoState.PLAYING, 'playing')
+    first.close()
+    second = RingWriter(name, FORM)
+    tell(second, epoch=7)
+    graph.wait_for(lambda: state(second) is not None, 'the servo at the new ring')
+    second.write(chunk(0, time.monotonic_ns(), epoch=7, points=50), np.zeros(2))
+    graph.wait_for(lambda: state(second) is ServoState.PLAYING, 'playing from the new ring')
+    second.close()
+
+
+def test_it_says_what_is_not_permitted_and_what_it_runs_under(
+        graph: Graph, name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
+    start('real_time.priority:=0', 'real_time.cpus:=[4095]')
+    ring = RingWriter(name, FORM)
+    status = graph.says('servo_node: servo', 'idle')
+    values = {value.key: value.value for value in status.values}
+    assert values['scheduling'] == 'normal'
+    graph.wait_for(lambda: 'CPUs [4095] are not available' in str(
+        graph.diagnostics['servo_node: servo'].values), 'the refusal')
+    ring.close()
+
+
+@pytest.mark.parametrize(('parameter', 'sentence'), [
+    ('servo_hz:=5000', 'parameter `servo_hz` is 5000.0; it must be between 50.0 and 1000.0'),
+    ('limits.velocity:=[1.0]', 'has 1 numbers, the ring has the 2 joints a, b'),
+    ('limits.velocity:=[1.0, -2.0]', 'one positive number'),
+])
+def test_a_wrong_parameter_is_one_sentence(
+        name: str, start: Callable[..., subprocess.Popen[str]], parameter: str, sentence: str
+        ) -> None:
+    ring = RingWriter(name, FORM)
+    process = start(parameter)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert sentence in said and 'Traceback' not in said
+    ring.close()
+
+
+def test_a_rate_may_be_a_whole_number(
+        graph: Graph, name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
+    start('servo_hz:=500')
+    ring = RingWriter(name, FORM)
+    tell(ring)
+    feedback = graph.wait_for(ring.feedback, 'the servo')
+    assert feedback.rate_hz == 500.0
+    ring.close()
