@@ -25,14 +25,15 @@ class ControlBoard:
         attention: int64 per device, 1 = look at your links; set by anyone, cleared by the device.
         requests: int64 per host process, counts control messages; written by the engine.
         epochs: int64 per stream slot, -1 = closed; written by the engine, read by devices.
+        yields: int64 per stream slot, 1 = its tasks give way; written by the engine.
         resets: int64[1], counts changes of ``epochs``; written by the engine.
     """
 
     def __init__(self, block: SharedBlock, hosts: int, devices: int, streams: int) -> None:
         words = np.frombuffer(block.memory, np.int64)
-        sizes = (hosts + 1, hosts, devices, hosts, streams, 1)
+        sizes = (hosts + 1, hosts, devices, hosts, streams, streams, 1)
         (bells, self.heartbeat_ns, self.attention, self.requests, self.epochs,
-         self.resets) = np.split(words[:sum(sizes)], np.cumsum(sizes)[:-1])
+         self.yields, self.resets) = np.split(words[:sum(sizes)], np.cumsum(sizes)[:-1])
         self.bells = bells.view(np.uint32)[::2]
         self.engine_bell = hosts
         self.block = block
@@ -40,7 +41,7 @@ class ControlBoard:
     @classmethod
     def create(cls, hosts: int, devices: int, streams: int) -> ControlBoard:
         """A new board, every stream closed."""
-        size = 8 * (hosts + 1 + hosts + devices + hosts + streams + 1)
+        size = 8 * (hosts + 1 + hosts + devices + hosts + 2 * streams + 1)
         board = cls(SharedBlock.create(size), hosts, devices, streams)
         board.epochs[:] = CLOSED
         return board

@@ -205,7 +205,7 @@ class Device:
     def _arrive(self, state: ChunkState, arrived_ns: int) -> None:
         remaining_ns = self._streams[state.stream].remaining_ns[state.stage]
         work = Work(state.stream, state.epoch, state.task(self._graph.blocks), state.deadline_ns,
-                    remaining_ns, arrived_ns, state)
+                    remaining_ns, arrived_ns, state, bool(self._board.yields[state.stream]))
         if not self._guarded(state.stream, state.epoch, self._queue.arrive, work):
             self._discard([work])
 

@@ -31,6 +31,7 @@ class Work:
         remaining_ns: predicted time from the end of this task to the chunk's output.
         arrived_ns: when it arrived here.
         payload: what the executor needs besides; dispatch does not look at it.
+        yields: its stream gives way: served after all others, in small batches of its own kind.
     """
 
     stream: int
@@ -40,6 +41,7 @@ class Work:
     remaining_ns: int = 0
     arrived_ns: int = 0
     payload: Any = None
+    yields: bool = False
 
     def latest_end_ns(self) -> int:
         """The latest end of this task with which the chunk can still be on time."""
@@ -231,18 +233,19 @@ class SlackDispatcher:
             until_ns = wait_ns if until_ns is None else min(until_ns, wait_ns)
         return WaitUntil(until_ns)
 
-    def _urgency(self, work: Work) -> tuple[int, int, int]:
+    def _urgency(self, work: Work) -> tuple[bool, int, int, int]:
         _, step, block = work.task
-        return (work.latest_end_ns(), self._rank.get((step, block), -step), -block)
+        return (work.yields, work.latest_end_ns(), self._rank.get((step, block), -step), -block)
 
     def _grow(self, now_ns: int, head: Work, ordered: Sequence[Work]) -> list[Work]:
         """The head, and what may join it without making the tightest member late."""
         block = head.task.block
         members = [head]
         tightest_ns = head.latest_end_ns()
+        most = self._rule.max_batch if not head.yields else 1 + self._rule.max_batch // 4
         late_anyway = now_ns + self._predict(block, 1) > tightest_ns
         for work in ordered:
-            if len(members) == self._rule.max_batch:
+            if len(members) == most:
                 break
             if work is head or not self._may_join(head, work):
                 continue
@@ -254,7 +257,7 @@ class SlackDispatcher:
         return members
 
     def _may_join(self, head: Work, work: Work) -> bool:
-        return (work.task.block == head.task.block
+        return (work.task.block == head.task.block and work.yields == head.yields
                 and (self._rule.across_steps or work.task.step == head.task.step)
                 and (self._rule.across_streams or work.stream == head.stream))
 

@@ -24,6 +24,7 @@ from physis_core.errors import InputError, Refused, StreamError, WorkerLost
 from physis_core.planning.plan import Plan
 from physis_core.runtime.bell import Bell, precise_sleeps
 from physis_core.runtime.boards import CLOSED, ControlBoard, ObservationBoard, check_arrays
+from physis_core.runtime.chunk_log import ChunkLog
 from physis_core.runtime.device import ENGINE
 from physis_core.runtime.host import DeviceSetup, HostSetup
 from physis_core.runtime.links.shm import ShmInlet, ShmOutlet, create_ring, open_inlet, open_outlet
@@ -109,6 +110,7 @@ class Engine:
         self._host_of = self._assign_hosts()
         hosts = max(self._host_of) + 1
         self._board = ControlBoard.create(hosts, self._devices, self._provision.slots)
+        self._chunk_log = ChunkLog.create()
         self._logs = [StageLog.create() for _ in range(self._devices)]
         self._codec = HeaderCodec(self._description.graph.steps)
         self._bell = Bell(self._board.bells, self._board.engine_bell, ringer=0)
@@ -191,9 +193,27 @@ class Engine:
                 raise
             with self._lock:
                 self._streams[slot] = stream
+                self._board.yields[slot] = False
                 self._begin_epoch(stream)
             self._bell.ring()
             return stream
+
+    @property
+    def provision(self) -> Provision:
+        """What was set aside at the start."""
+        return self._provision
+
+    def give_way(self, stream: Stream, yields: bool, keep_one_in: int = 1) -> None:
+        """Have a stream's tasks run after those of others, and let in one chunk of so many."""
+        with self._lock:
+            if self._streams.get(stream.slot) is stream:
+                self._board.yields[stream.slot] = yields
+                stream.keep_one_in = keep_one_in
+
+    @property
+    def chunk_log(self) -> ChunkLog:
+        """What became of the latest chunks of all streams."""
+        return self._chunk_log
 
     def stage_logs(self) -> list[StageLog]:
         """What each device did lately, by device."""
@@ -215,6 +235,7 @@ class Engine:
                 stream.board.block.close()
             self._streams.clear()
             self._pool.close()
+            self._chunk_log.block.close()
             for block in (*self._links.values(), self._board.block,
                           *(log.block for log in self._logs)):
                 block.close()
@@ -386,9 +407,13 @@ class Engine:
     def _send_token(self, stream: Stream, now_ns: int) -> bool:
         """Let one chunk in and plan the next; lateness moves the beat, it does not pile up."""
         options = stream.options
-        period_ns = stream.plan.period_us * 1000 if options.period_ns is None else options.period_ns
+        period_ns = stream.period_ns
         late = now_ns - stream.next_release_ns > period_ns
         release_ns = now_ns if late or not period_ns else stream.next_release_ns
+        if stream.sheds_next:
+            stream.shed += 1
+            stream.next_release_ns = release_ns + period_ns
+            return True
         due_ns = release_ns + (options.lead_ns or 0)
         state = ChunkState(stream.slot, stream.epoch, stream.released, 0, due_ns, release_ns,
                            due_ns, observation_ids=[-1] * self._description.graph.steps)
@@ -409,8 +434,16 @@ class Engine:
                 stream = self._streams.get(state.stream)
                 if stream is not None and stream.epoch == state.epoch:
                     stream.deliver(_finished(state, message.tensors))
+                    self._log_chunk(stream, state)
                 inlet.release(message.slot)
         return moved
+
+    def _log_chunk(self, stream: Stream, state: ChunkState) -> None:
+        options = stream.options
+        self._chunk_log.append(
+            state.stream, state.epoch, state.chunk, state.capture_ns, state.received_ns,
+            state.release_ns, state.started_ns, state.finished_ns, state.due_ns,
+            time.monotonic_ns(), options.lead_ns is not None, options.priority, stream.period_ns)
 
     # -- stream life -------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ class StreamOptions:
         prompt: the model's prompt inputs by name.
         queue_chunks: finished chunks kept for :meth:`Stream.next_chunk`; while it is full no
             further chunk is let in.
+        priority: under overload streams of a lower one give way first.
     """
 
     seed: int = 0
@@ -35,6 +36,7 @@ class StreamOptions:
     lead_ns: int | None = None
     prompt: Mapping[str, np.ndarray] = field(default_factory=dict)
     queue_chunks: int = 8
+    priority: int = 0
 
     def __post_init__(self) -> None:
         for name in ('seed', 'period_ns', 'lead_ns'):
@@ -103,6 +105,8 @@ class Stream:
         self.next_release_ns = 0
         self.needs_observation = needs_observation
         self.held_back = 0
+        self.keep_one_in = 1
+        self.shed = 0
 
     # -- the user's side ---------------------------------------------------------------------------
 
@@ -184,6 +188,17 @@ class Stream:
     def in_flight(self) -> int:
         """Chunks let in and not finished."""
         return self.released - self.completed
+
+    @property
+    def period_ns(self) -> int:
+        """Interval between chunks let in [ns]; 0: as fast as there is room."""
+        period_ns = self.options.period_ns
+        return self.plan.period_us * 1000 if period_ns is None else period_ns
+
+    @property
+    def sheds_next(self) -> bool:
+        """Whether the next chunk is shed: not let in, its beat left empty."""
+        return (self.released + self.shed) % self.keep_one_in > 0
 
     @property
     def has_room(self) -> bool:
