@@ -21,6 +21,7 @@ from physis_core.delivery.chunk import (
     finite_positions,
 )
 from physis_core.delivery.ring import RingWriter, ServoFeedback
+from physis_core.delivery.timeline import braking
 from physis_core.errors import InputError, StreamError
 from physis_core.observability.stream_account import StreamAccount, StreamNumbers
 from physis_core.runtime.engine import FinishedChunk, Stream
@@ -84,13 +85,21 @@ class ChunkDelivery:
             self._begin_epoch(epoch)
         return epoch
 
-    def stop(self, reason: str) -> None:
-        """Latch a stop: first no more chunks, then the servo is told to come to rest."""
+    def stop(self, reason: str, deceleration: float) -> PlannedChunk | None:
+        """Latch a stop: first no more chunks, then the servo is told to come to rest.
+
+        Returns:
+            the way to rest from where the plan is, for whoever follows the plan without the
+            servo; None where nothing is being played.
+        """
         if self.stream.ended is None:
             self.stream.pause(True)
         with self._lock:
+            now_ns = time.monotonic_ns()
             self._ring.tell(epoch=self._buffer.epoch, active=True, stop=reason,
-                            heartbeat_ns=time.monotonic_ns())
+                            heartbeat_ns=now_ns)
+            sample = self._buffer.plan.sample(now_ns)
+            return None if sample is None else braking(sample.chunk, sample, deceleration)
 
     def close(self) -> None:
         """Stop delivering, end the stream, and let the servo come to rest and be silent."""

@@ -33,6 +33,13 @@ def action_chunk(chunk: PlannedChunk, stream_id: str, joints: Sequence[str], tim
     return message
 
 
+def stop_trajectory(rest: PlannedChunk, joints: Sequence[str]) -> JointTrajectory:
+    """A way to rest for a joint_trajectory_controller; stamp 0: it starts when it arrives."""
+    message = JointTrajectory(joint_names=list(joints))
+    message.points = [_point(rest, point, at_rest=False) for point in range(rest.points)]
+    return message
+
+
 def joint_trajectory(chunk: PlannedChunk, joints: Sequence[str], times: SteadyTime,
                      end_at_rest: bool) -> JointTrajectory:
     """The chunk for a joint_trajectory_controller: it starts at the planned time.
@@ -43,14 +50,18 @@ def joint_trajectory(chunk: PlannedChunk, joints: Sequence[str], times: SteadyTi
     """
     message = JointTrajectory(joint_names=list(joints))
     message.header.stamp = times.stamp(chunk.due_ns)
-    for point in range(chunk.points):
-        last = point == chunk.points - 1
-        velocities = chunk.velocities[point].tobytes()
-        message.points.append(JointTrajectoryPoint(
-            positions=array('d', chunk.positions[point].tobytes()),
-            velocities=array('d', bytes(len(velocities)) if last and end_at_rest else velocities),
-            time_from_start=_duration((point + 1) * chunk.period_ns)))
+    message.points = [
+        _point(chunk, point, at_rest=end_at_rest and point == chunk.points - 1)
+        for point in range(chunk.points)]
     return message
+
+
+def _point(chunk: PlannedChunk, point: int, at_rest: bool) -> JointTrajectoryPoint:
+    velocities = chunk.velocities[point].tobytes()
+    return JointTrajectoryPoint(
+        positions=array('d', chunk.positions[point].tobytes()),
+        velocities=array('d', bytes(len(velocities)) if at_rest else velocities),
+        time_from_start=_duration((point + 1) * chunk.period_ns))
 
 
 def _duration(nanoseconds: int) -> Duration:

@@ -31,7 +31,7 @@ from physis_core.observability.stream_account import StreamAccount
 from physis_core.runtime.engine import Engine, StreamOptions
 from physis_core.units import NS_PER_MS, NS_PER_S
 from physis_ros.chunk_delivery import ChunkDelivery
-from physis_ros.chunk_messages import action_chunk, joint_trajectory
+from physis_ros.chunk_messages import action_chunk, joint_trajectory, stop_trajectory
 from physis_ros.diagnostics import Thresholds, statuses
 from physis_ros.ingest.observation import Observation
 from physis_ros.ingest.subscriptions import Ingest
@@ -241,9 +241,14 @@ class WamNode(LifecycleNode):
             return
         self._fault = reason
         self.get_logger().error(f'stopped: {reason}; call ~/reset to go on')
-        if self._delivery is not None:
-            self._delivery.stop(reason)
+        if self._delivery is None:
+            return
+        rest = self._delivery.stop(reason, self._settings['trajectory.deceleration'])
         self._forget_trajectories()
+        if self._timed is not None and rest is not None:
+            # The producer is stopped and nothing waits: this is the last thing that is said.
+            assert self._policy is not None
+            self._timed.give(stop_trajectory(rest, self._policy.joints), rest.due_ns)
 
     def _forget_trajectories(self) -> None:
         """Trajectories that wait for their time are not sent."""

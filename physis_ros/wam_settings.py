@@ -48,6 +48,8 @@ WAM_SETTINGS = (
             'trajectory_msgs/JointTrajectory; empty: not published'),
     Setting('trajectory.early_ms', 20.0, 'how long before its start a trajectory is sent: a '
             'controller gives up the old one when it arrives [ms]', 0.0, 1_000.0),
+    Setting('trajectory.deceleration', 10.0, 'of the trajectory that is sent last when the node '
+            'stops [rad/s^2]', 0.01, 10_000.0),
     Setting('trajectory.end_at_rest', False,
             'end each trajectory with velocity 0, for controllers that demand it'),
     # -- diagnostics

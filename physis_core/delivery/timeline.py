@@ -7,11 +7,12 @@ stands, and nothing is ever skipped by count.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from physis_core.delivery.chunk import Floats, PlannedChunk
+from physis_core.units import s_from_ns
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +96,28 @@ class Timeline:
         self._times = self._times[kept]
         self._points = self._points[kept]
         self._owners = self._owners[kept]
+
+
+def braking(chunk: PlannedChunk, sample: Sample, deceleration: float) -> PlannedChunk:
+    """The way to rest from a sample of the plan, as a chunk that begins there.
+
+    Args:
+        chunk: gives the control period and the times of its making.
+        sample: where the motion is.
+        deceleration: of every joint [rad/s^2].
+    """
+    period_s = s_from_ns(chunk.period_ns)
+    speed = np.abs(sample.velocity)
+    # The last point is at rest: one more than the slowest joint needs.
+    points = int(np.ceil(speed.max() / (deceleration * period_s))) + 1
+    times_s = period_s * np.arange(1, points + 1)[:, None]
+    braked_s = np.minimum(times_s, speed / deceleration)
+    velocities = np.sign(sample.velocity) * np.maximum(speed - deceleration * times_s, 0.0)
+    travelled = sample.velocity * braked_s - (
+        0.5 * np.sign(sample.velocity) * deceleration * braked_s**2)
+    return replace(
+        chunk, due_ns=sample.time_ns, valid_until_ns=sample.time_ns + points * chunk.period_ns,
+        positions=sample.position + travelled, velocities=velocities)
 
 
 def hermite(position: Floats, velocity: Floats, next_position: Floats, next_velocity: Floats,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from chunks import MS, PERIOD_NS, ramp
 
-from physis_core.delivery.timeline import Timeline, hermite
+from physis_core.delivery.timeline import Timeline, braking, hermite
 
 
 def test_a_control_point_is_played_exactly_when_it_is_due() -> None:
@@ -80,6 +80,24 @@ def test_position_and_velocity_are_continuous_at_control_points() -> None:
         assert before is not None and after is not None
         assert np.abs(before.position - after.position).max() < 1e-6
         assert np.abs(before.velocity - after.velocity).max() < 1e-3
+
+
+@pytest.mark.parametrize('speed', [0.0, 0.05, 0.5, -3.0])
+def test_the_way_to_rest_brakes_evenly_and_ends_at_rest(speed: float) -> None:
+    timeline = Timeline()
+    timeline.commit(ramp(0, 0, speed=speed))
+    sample = timeline.sample(50 * MS)
+    assert sample is not None
+    rest = braking(sample.chunk, sample, deceleration=5.0)
+    assert rest.due_ns == 50 * MS
+    assert not rest.velocities[-1].any()
+    speeds = np.vstack([sample.velocity, rest.velocities])
+    assert np.abs(np.diff(speeds, axis=0)).max() <= 5.0 * 0.02 + 1e-9
+    positions = np.vstack([sample.position, rest.positions])
+    assert np.diff(positions, axis=0) == pytest.approx(
+        0.02 * (speeds[1:] + speeds[:-1]) / 2, abs=0.02 * 5.0 * 0.02 / 2)
+    assert rest.positions[-1] == pytest.approx(
+        sample.position + np.sign(speed) * speed**2 / 10.0)
 
 
 def test_hermite_meets_both_ends() -> None:

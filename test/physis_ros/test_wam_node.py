@@ -243,6 +243,23 @@ def test_a_stop_first_stops_the_producer_and_lets_nothing_overtake_it(bench: Ben
     assert all(list(trajectory.joint_names) == list(NAMES) for trajectory in trajectories)
 
 
+def test_the_last_thing_a_controller_hears_is_the_way_to_rest(bench: Bench) -> None:
+    (trajectories,) = bench.listen((JointTrajectory, TRAJECTORIES))
+    bench.stream.finish(due_in_ms=30.0, speed=1.0)
+    bench.graph.wait_for(lambda: trajectories, 'a trajectory')
+    bench.graph.spin_for(0.04)  # its first point is past
+    bench.stream.finish(due_in_ms=150.0)  # waits for its time
+    assert bench.call(Trigger, '/wam_node/stop_request', Trigger.Request()).success
+    bench.graph.wait_for(lambda: len(trajectories) > 1, 'the way to rest')
+    bench.graph.says('wam_node: node', 'stop requested')  # the sentinel: what waited is past
+    assert len(trajectories) == 2
+    rest = trajectories[-1]
+    assert (rest.header.stamp.sec, rest.header.stamp.nanosec) == (0, 0)
+    assert rest.points[0].time_from_start.nanosec == 20_000_000
+    assert not any(rest.points[-1].velocities)
+    assert 0.0 < rest.points[-1].positions[0] < 0.16
+
+
 def test_a_pause_stops_the_source_and_is_said(bench: Bench) -> None:
     bench.observe()
     bench.graph.wait_for(lambda: not bench.stream.paused, 'a running stream')
