@@ -1,6 +1,6 @@
-"""Models by name.
+"""Models by name: one of ours, or the dotted name of any module that can be imported.
 
-A registered module offers ``describe(options) -> ModelDescription``, which touches no weights, and
+Such a module offers ``describe(options) -> ModelDescription``, which touches no weights, and
 ``build(options, blocks) -> StageModel``, which loads only the blocks asked for.
 """
 
@@ -63,6 +63,17 @@ def build(spec: ModelSpec, blocks: Collection[int] | None = None) -> StageModel:
 
 
 def _module(name: str) -> ModuleType:
-    if name not in _MODULES:
-        raise InputError(f'model `{name}` is not known; choose one of {", ".join(model_names())}')
-    return importlib.import_module(_MODULES[name])
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    if '.' not in name:
+        raise InputError(f'model `{name}` is not known; choose one of {", ".join(model_names())}, '
+                         'or give the dotted name of a module of your own')
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise InputError(f'model `{name}`: {error}; install it where the workers run') from error
+    missing = [needed for needed in ('describe', 'build') if not hasattr(module, needed)]
+    if missing:
+        raise InputError(f'model `{name}` has no `{missing[0]}`; physis_core.models.registry says '
+                         'what a module of a model offers')
+    return module
