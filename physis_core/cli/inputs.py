@@ -16,6 +16,7 @@ from physis_core.planning.profile import Profile, given_profile
 from physis_core.planning.slo import SLO, period_from_goal
 
 DEFAULT_DEVICE = 'h100'
+_AMPLE_GB = 1e6  # of a device of which only stage times are known
 
 
 def add_device_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,11 +55,11 @@ def read_devices(args: argparse.Namespace, count: int) -> Cluster:
     """The first ``count`` devices of what was asked for."""
     if args.cluster is not None:
         return read_cluster(args.cluster).first(count)
-    if args.device_model is None and getattr(args, 't_ms', None) is not None:
-        return bare_cluster(count) if args.memory_gb is None else bare_cluster(
-            count, args.memory_gb)
     if args.memory_gb is not None and not args.memory_gb > 0:
         raise InputError(f'--memory-gb is {args.memory_gb:g}; give more than 0')
+    given = getattr(args, 't_ms', None) or getattr(args, 'profile', None)
+    if given is not None and args.device_model is None:
+        return bare_cluster(count, args.memory_gb or _AMPLE_GB)
     return uniform_cluster(count, load_device(args.device_model or DEFAULT_DEVICE),
                            args.memory_gb)
 

@@ -19,7 +19,7 @@ from physis_core.errors import InputError
 from physis_core.planning.plan import Plan
 from physis_core.planning.profile import Profile, given_profile
 from physis_core.simulation.jitter import KINDS, Jitter
-from physis_core.simulation.line import barrier_departures_ns, departures_ns, stage_times_ns
+from physis_core.simulation.line import barrier_departures_ns, line_flow, stage_times_ns
 from physis_core.simulation.twin import Stream, Twin, profile_ns
 
 
@@ -29,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help='a line of S equal stages, one on each device')
     parser.add_argument('--stage-ms', type=float, default=1.0, metavar='MS',
                         help='mean time of a stage of the line (1)')
+    parser.add_argument('--pace-ms', type=float, default=None, metavar='MS',
+                        help='interval between chunks that enter the line (as fast as it can)')
     parser.add_argument('--plan', type=Path, default=None, metavar='FILE',
                         help='a plan instead, with --t-ms or --profile')
     parser.add_argument('--t-ms', default=None, metavar='A,B',
@@ -76,9 +78,17 @@ def simulate_line(args: argparse.Namespace) -> dict[str, Any]:
     stage_ns = 1000 * positive_us(args.stage_ms, '--stage-ms')
     times = stage_times_ns(args.stages, stage_ns, args.chunks,
                            Jitter(args.cv, args.dist, args.seed))
-    left_ns = (barrier_departures_ns(times, args.stages, args.chunks) if args.barrier
-               else departures_ns(times, args.slots))
-    return {**intervals(left_ns, args.warmup, stage_ns),
+    if args.barrier:
+        left_ns = barrier_departures_ns(times, args.stages, args.chunks)
+        response = {}
+    else:
+        pace_ns = 1000 * positive_us(args.pace_ms, '--pace-ms') if args.pace_ms else 0
+        flow = line_flow(times, args.slots, pace_ns)
+        left_ns = flow.left_ns
+        taken_ns = np.arange(args.chunks) * pace_ns if pace_ns else flow.entered_ns
+        response = {'response_periods':
+                    float((left_ns - taken_ns)[args.warmup:].mean() / stage_ns)}
+    return {**intervals(left_ns, args.warmup, stage_ns), **response,
             'first_departure_periods': float(left_ns[0] / stage_ns),
             'total_periods': float(left_ns[-1] / stage_ns),
             'efficiency': float(args.chunks * stage_ns / left_ns[-1])}

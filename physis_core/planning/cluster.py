@@ -95,8 +95,8 @@ def uniform_cluster(count: int, model: DeviceModel, memory_gb: float | None = No
         round(model.reserve_gb * GB))
 
 
-def bare_cluster(count: int, memory_gb: float = 1e6) -> Cluster:
-    """``count`` devices of which nothing is known: ample memory, hops that take no time."""
+def bare_cluster(count: int, memory_gb: float) -> Cluster:
+    """``count`` devices of which only the memory is known; hops take no time."""
     return Cluster((Device('given', round(memory_gb * GB)),) * count)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,29 +32,39 @@ def stage_times_ns(stages: int, stage_ns: int, chunks: int, jitter: Jitter) -> I
         yield from block[:chunks - index * ROWS]
 
 
-def departures_ns(times: Iterator[Times], slots: int | None) -> Times:
-    """When each chunk leaves the line [ns], with a source that always has the next one ready.
+@dataclass(frozen=True)
+class Flow:
+    """When each chunk is taken into the first stage, and when it leaves the last [ns]."""
+
+    entered_ns: Times
+    left_ns: Times
+
+
+def line_flow(times: Iterator[Times], slots: int | None, pace_ns: int = 0) -> Flow:
+    """Chunks through the line, one entering every ``pace_ns``, or as fast as the first stage can.
 
     ``slots``: places between two stages beyond the task in service and the sender's finished one;
     None: as many as it takes.
     """
     if slots is not None and slots < 0:
         raise InputError(f'{slots} slots between stages; the least is 0')
-    left: deque[Times] = deque(maxlen=None if slots is None else slots + 1)
+    left: deque[Times] = deque(maxlen=0 if slots is None else slots + 1)
     before: Times | None = None
-    out = []
-    for service in times:
-        total = np.cumsum(service)
+    entered, out = [], []
+    for chunk, service in enumerate(times):
+        first_ns = max(chunk * pace_ns, 0 if before is None else int(before[0]))
         earliest = service.copy() if before is None else before + service
         if before is None:
             earliest[1:] = 0  # nothing holds the first chunk but itself
+        earliest[0] = first_ns + service[0]
         if slots is not None and len(left) == slots + 1:
             np.maximum(earliest[:-1], left[0][1:], out=earliest[:-1])
+        total = np.cumsum(service)
         before = np.maximum.accumulate(earliest - total) + total
-        if slots is not None:
-            left.append(before)
+        left.append(before)
+        entered.append(first_ns)
         out.append(before[-1])
-    return np.array(out, np.int64)
+    return Flow(np.array(entered, np.int64), np.array(out, np.int64))
 
 
 def barrier_departures_ns(times: Iterator[Times], stages: int, chunks: int) -> Times:
