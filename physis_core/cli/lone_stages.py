@@ -1,0 +1,135 @@
+"""A model on one device, called stage by stage with a full window: what benches measure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from physis_core.errors import InputError
+from physis_core.models.registry import ModelSpec, build
+from physis_core.runtime.kv_pool import KvPool, Row
+
+_PROBE_BYTES = 64 << 20  # beyond the caches of a CPU
+_PROBE_WIDTH = {'cpu': 1024, 'cuda': 8192}
+
+
+class LoneStages:
+    """Some blocks of a model, with the KV of ``streams`` streams whose windows are full.
+
+    Args:
+        spec: the model.
+        blocks: the blocks to hold.
+        steps: the steps whose KV is kept.
+        streams: how many streams.
+        device: a torch device.
+    """
+
+    def __init__(self, spec: ModelSpec, blocks: Sequence[int], steps: Sequence[int], streams: int,
+                 device: str) -> None:
+        self.device = device
+        with torch.device(device):
+            self.model = build(spec, blocks)
+            self.description = description = self.model.description
+            graph = description.graph
+            stages = [(step, block) for step in steps for block in blocks]
+            kept = {(graph.kv_source_step(step), block) for step, block in stages}
+            self._pool = KvPool(graph, description.kv_chunk, len(kept) * streams, device)
+            for stream in range(streams):
+                self._pool.open(stream, stages)
+            numbers = np.random.default_rng(0)
+            prompt = {name: numbers.standard_normal(spec.shape).astype(np.float32)
+                      for name, spec in description.prompt.items()}
+            self._context = self.model.context(prompt)
+            self._hidden = torch.randn(
+                description.hidden.shape, dtype=description.hidden.torch_dtype)
+        self.full = graph.history_slots + graph.window_chunks  # a chunk whose window is full
+
+    @torch.inference_mode()
+    def run(self, block: int, rows: Sequence[Row], hidden: Tensor | None = None, *,
+            keep: bool = False) -> Tensor:
+        """One block on rows of hidden states ``[B, tokens, dim]`` (None: random ones)."""
+        if hidden is None:
+            hidden = self._hidden.expand(len(rows), -1, -1)
+        steps = torch.tensor([row.step for row in rows], device=self.device)
+        history = self._pool.history(block, rows)
+        hidden = self.model.block(block, hidden, steps, history, [self._context] * len(rows))
+        if keep and history.keys is not None and history.values is not None:
+            for index, row in enumerate(rows):
+                self._pool.write(row, block, history.keys[index], history.values[index])
+        return hidden
+
+    def synchronise(self) -> None:
+        """Wait until the device has done what it was told."""
+        if self.device.startswith('cuda'):
+            torch.cuda.synchronize(self.device)
+
+    def times_s(self, block: int, rows: Sequence[Row], repeats: int, budget_s: float
+                ) -> list[float]:
+        """Times of a block [s]: ``repeats`` of them, fewer where they would take too long."""
+        self.run(block, rows)
+        self.synchronise()
+        times: list[float] = []
+        while len(times) < repeats and sum(times) < budget_s:
+            start_s = time.perf_counter()
+            self.run(block, rows)
+            self.synchronise()
+            times.append(time.perf_counter() - start_s)
+        return times
+
+    def flops(self, block: int, row: Row) -> int:
+        """Floating-point operations of a block on one row."""
+        with FlopCounterMode(display=False) as counter:
+            self.run(block, [row])
+        return counter.get_total_flops()
+
+    def bytes_read(self, block: int, rows: int) -> int:
+        """Bytes of weights (of a torch module), history and hidden states: the least it moves."""
+        parameters = self.model.named_parameters() if isinstance(self.model, nn.Module) else ()
+        weights = sum(parameter.nbytes for name, parameter in parameters if f'.{block}.' in name)
+        kv = 2 * self.description.kv_chunk.nbytes * (1 + self.description.graph.history_slots)
+        return weights + rows * (kv + 2 * self.description.hidden.nbytes)
+
+
+def pick_device(name: str) -> str:
+    """The device of that name, or the best there is for `auto`.
+
+    Raises:
+        InputError: torch cannot use it.
+    """
+    if name == 'auto':
+        return 'cuda' if torch.cuda.is_available() else 'cpu'
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f'device `{name}` cannot be used ({str(error).splitlines()[0]}); '
+                         'choose cpu, cuda or cuda:N') from error
+    return name
+
+
+def roofline(device: str, dtype: torch.dtype) -> Mapping[str, float]:
+    """What this device reaches: matrix products [FLOP/s] and memory copies [byte/s]."""
+    kind = device.partition(':')[0]
+    width = _PROBE_WIDTH.get(kind, 1024)
+    left = torch.randn(width, width, device=device).to(dtype)
+    product_s = _best_s(lambda: left @ left, device)
+    source = torch.zeros(_PROBE_BYTES, dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    copy_s = _best_s(lambda: target.copy_(source), device)
+    return {'flops_per_s': 2 * width ** 3 / product_s, 'bytes_per_s': 2 * _PROBE_BYTES / copy_s}
+
+
+def _best_s(action: Any, device: str) -> float:
+    best_s = float('inf')
+    for _ in range(5):
+        start_s = time.perf_counter()
+        action()
+        if device.startswith('cuda'):
+            torch.cuda.synchronize(device)
+        best_s = min(best_s, time.perf_counter() - start_s)
+    return best_s
