@@ -39,7 +39,9 @@ def policy_processes(
     wam: Mapping[str, ParameterValue] | None = None,
     servo: Mapping[str, ParameterValue] | None = None,
 ) -> tuple[NodeProcess, ...]:
-    """What runs beside any robot: the policy, and the servo that plays its control points.
+    """What runs beside any robot: the servo that plays control points, and the policy.
+
+    In the order in which they start. The policy comes last, so that it is stopped first.
 
     Args:
         config: parameters of both nodes; None: `config/wam.yaml`.
@@ -48,8 +50,8 @@ def policy_processes(
     """
     files = (config or share_dir() / 'config' / 'wam.yaml',)
     return (
-        NodeProcess('wam_node', 'wam_node', 'physis_ros.wam_node', files, wam or {}),
         NodeProcess('servo_node', 'servo_node', 'physis_ros.servo_node', files, servo or {}),
+        NodeProcess('wam_node', 'wam_node', 'physis_ros.wam_node', files, wam or {}),
     )
 
 

@@ -22,7 +22,7 @@ from physis_core.errors import PhysisError
 from physis_ros.demo.leash import PARENT_VARIABLE
 from physis_ros.deployment import NodeProcess
 
-_GRACE_S = 5.0
+_GRACE_S = 15.0
 _POLL_S = 0.02
 _LOG_LINES = 15
 # A child finds ROS for itself; the parent's traces of having done so would stop it.
