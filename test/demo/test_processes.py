@@ -17,12 +17,12 @@ from physis_ros.deployment import NodeProcess
 
 WAIT_S = 20.0
 
-PARENT_OF_A_SLEEPER = '''
+PARENT_OF_A_SLEEPER = """
     import subprocess, sys, time
     child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
     open(sys.argv[-1].split(':=')[1].strip('"'), 'w').write(str(child.pid))
     time.sleep(600)
-'''
+"""
 
 
 @pytest.fixture
@@ -81,12 +81,12 @@ def test_stopping_ends_children_and_what_they_started(modules: Path) -> None:
 
 def test_a_child_that_does_not_listen_is_killed(modules: Path) -> None:
     ready = modules / 'ready'
-    process = described(modules, 'deaf', '''
+    process = described(modules, 'deaf', """
         import signal, sys, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         open(sys.argv[-1].split(':=')[1].strip('"'), 'w').write('yes')
         time.sleep(600)
-    ''', file=str(ready))
+    """, file=str(ready))
     with ProcessGroup([process], {}, modules / 'log') as group:
         written(ready)
         pid = group.pids()['deaf']
@@ -94,10 +94,10 @@ def test_a_child_that_does_not_listen_is_killed(modules: Path) -> None:
 
 
 def test_a_child_that_ends_is_named_with_the_end_of_its_log(modules: Path) -> None:
-    process = described(modules, 'failing', '''
+    process = described(modules, 'failing', """
         import sys
         sys.exit('the camera is on fire')
-    ''')
+    """)
     with ProcessGroup([process], {}, modules / 'log') as group:
         os.waitid(os.P_PID, group.pids()['failing'], os.WEXITED | os.WNOWAIT)
         with pytest.raises(ProcessDied, match=r'failing ended with exit code 1(.|\n)*on fire'):
@@ -106,12 +106,12 @@ def test_a_child_that_ends_is_named_with_the_end_of_its_log(modules: Path) -> No
 
 def test_children_end_with_a_parent_that_is_killed(modules: Path) -> None:
     grandchild = modules / 'grandchild'
-    described(modules, 'sleeper', '''
+    described(modules, 'sleeper', """
         import os, sys, time
         open(sys.argv[-1].split(':=')[1].strip('"'), 'w').write(str(os.getpid()))
         time.sleep(600)
-    ''')
-    (modules / 'parent.py').write_text(textwrap.dedent(f'''
+    """)
+    (modules / 'parent.py').write_text(textwrap.dedent(f"""
         import time
         from pathlib import Path
         from physis_ros.demo.processes import ProcessGroup
@@ -119,7 +119,7 @@ def test_children_end_with_a_parent_that_is_killed(modules: Path) -> None:
         node = NodeProcess('sleeper', 'sleeper', 'sleeper', (), {{'file': {str(grandchild)!r}}})
         with ProcessGroup([node], {{}}, Path({str(modules / 'log')!r})):
             time.sleep(600)
-    '''))
+    """))
     parent = subprocess.Popen([sys.executable, '-m', 'parent'])
     pid = int(written(grandchild))
     parent.send_signal(signal.SIGKILL)

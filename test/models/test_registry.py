@@ -9,7 +9,7 @@ import pytest
 from physis_core.errors import InputError
 from physis_core.models.registry import ModelSpec, describe, model_names
 
-OWN = '''
+OWN = """
 from physis_core.models.registry import ModelSpec, describe as of
 
 def describe(options):
@@ -17,7 +17,7 @@ def describe(options):
 
 def build(options, blocks):
     raise NotImplementedError
-'''
+"""
 
 
 def test_ours_go_by_name() -> None:
