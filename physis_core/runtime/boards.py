@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from physis_core.errors import InputError
 from physis_core.models.protocol import TensorSpec
@@ -102,11 +103,12 @@ class ObservationBoard:
         layout = PacketLayout(observation)
         stride = aligned(8 * self._WORDS) + layout.nbytes
         self._newest = np.frombuffer(block.memory, np.int64, 1)
+        flat = torch.frombuffer(block.memory, dtype=torch.uint8)
         self._words, self._arrays = [], []
         for place in range(self.PLACES):
             offset = aligned(8) + place * stride
             self._words.append(np.frombuffer(block.memory, np.int64, self._WORDS, offset))
-            views = layout.views(block.memory, offset + aligned(8 * self._WORDS))
+            views = layout.views(flat, offset + aligned(8 * self._WORDS))
             self._arrays.append({name: view.numpy() for name, view in views.items()})
 
     @classmethod

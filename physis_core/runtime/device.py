@@ -21,13 +21,11 @@ from physis_core.planning.plan import Plan
 from physis_core.runtime.boards import ControlBoard
 from physis_core.runtime.dispatch import Batch, Dispatcher, ReadyQueue, WaitUntil, Work
 from physis_core.runtime.executor import Executor
-from physis_core.runtime.links.shm import Message, ShmInlet, ShmOutlet
+from physis_core.runtime.links.ends import ENGINE
+from physis_core.runtime.links.protocol import Inlet, Message, Outlet
 from physis_core.runtime.packets import ChunkState
 from physis_core.runtime.stage_times import StageTimes
 from physis_core.runtime.telemetry import StageLog
-
-ENGINE = -1
-"""The engine's number as the end of a link."""
 
 Fault = Callable[[int, int, str, str], None]
 """Report (stream, epoch, kind, text) to the engine."""
@@ -46,7 +44,7 @@ class _Stream:
 class _Outbox:
     """Finished work that found no place in its link: it blocks its stage until it is gone."""
 
-    outlet: ShmOutlet
+    outlet: Outlet
     items: deque[tuple[ChunkState, Mapping[str, torch.Tensor]]] = field(default_factory=deque)
 
     def send(self, state: ChunkState, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -83,8 +81,8 @@ class Device:
         self._single_stage = single_stage
         self._queue = ReadyQueue()
         self._streams: dict[int, _Stream] = {}
-        self._inlets: dict[int, ShmInlet] = {}
-        self._kv_inlets: dict[int, ShmInlet] = {}
+        self._inlets: dict[int, Inlet] = {}
+        self._kv_inlets: dict[int, Inlet] = {}
         self._outboxes: dict[int, _Outbox] = {}
         self._kv_outboxes: dict[int, _Outbox] = {}
         self._running: tuple[Batch, int, int] | None = None
@@ -118,11 +116,11 @@ class Device:
             outbox.items.clear()
             outbox.items.extend(kept)
 
-    def connect_inlet(self, sender: int, inlet: ShmInlet, kv: bool) -> None:
+    def connect_inlet(self, sender: int, inlet: Inlet, kv: bool) -> None:
         """Receive from a device or from the engine."""
         (self._kv_inlets if kv else self._inlets)[sender] = inlet
 
-    def connect_outlet(self, receiver: int, outlet: ShmOutlet, kv: bool) -> None:
+    def connect_outlet(self, receiver: int, outlet: Outlet, kv: bool) -> None:
         """Send to a device or to the engine."""
         (self._kv_outboxes if kv else self._outboxes)[receiver] = _Outbox(outlet)
 
@@ -179,7 +177,7 @@ class Device:
                     break
                 self._take(inlet, message)
 
-    def _take(self, inlet: ShmInlet, message: Message) -> None:
+    def _take(self, inlet: Inlet, message: Message) -> None:
         state = message.state
         if not self._current(state.stream, state.epoch):
             inlet.release(message.slot)
@@ -193,7 +191,7 @@ class Device:
             inlet.release(message.slot)
         self._arrive(state, state.sent_ns)
 
-    def _take_kv(self, inlet: ShmInlet, message: Message) -> None:
+    def _take_kv(self, inlet: Inlet, message: Message) -> None:
         state = message.state
         if self._current(state.stream, state.epoch):
             task = state.task(self._graph.blocks)

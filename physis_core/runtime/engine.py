@@ -11,8 +11,8 @@ import functools
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
@@ -25,25 +25,17 @@ from physis_core.planning.plan import Plan
 from physis_core.runtime.bell import Bell, precise_sleeps
 from physis_core.runtime.boards import CLOSED, ControlBoard, ObservationBoard, check_arrays
 from physis_core.runtime.chunk_log import ChunkLog
-from physis_core.runtime.device import ENGINE
 from physis_core.runtime.host import DeviceSetup, HostSetup
-from physis_core.runtime.links.shm import ShmInlet, ShmOutlet, create_ring, open_inlet, open_outlet
-from physis_core.runtime.packets import (
-    ChunkState,
-    HeaderCodec,
-    PacketLayout,
-    chunk_layout,
-    kv_layout,
-)
+from physis_core.runtime.packets import ChunkState, HeaderCodec
 from physis_core.runtime.policies import policy
 from physis_core.runtime.pool import HostPool, available_cpus
 from physis_core.runtime.provision import Provision
 from physis_core.runtime.stream import FinishedChunk, Stream, StreamOptions
-from physis_core.runtime.telemetry import StageLog
+from physis_core.runtime.telemetry import EdgeMeter, StageLog
 from physis_core.runtime.virtual import VirtualModel
+from physis_core.runtime.wiring import LinkKey, Wiring
 from physis_core.runtime.workload import Workload, description_of, workload_to_json
-from physis_core.shared_block import SharedBlock
-from physis_core.units import s_from_ns
+from physis_core.units import ns_from_s, s_from_ns
 
 __all__ = ['Engine', 'EngineOptions', 'FinishedChunk', 'Stream', 'StreamOptions']
 
@@ -61,16 +53,20 @@ class EngineOptions:
         pin: give each host process a CPU of its own, where there are enough.
         spin: looks at the doorbell before a host sleeps: shorter hand-over, more CPU.
         virtual_hosts: processes that virtual devices share.
+        stall_s: longest that a host may take for one batch before it counts as lost [s].
         policy: what a device runs next, one of :data:`~physis_core.runtime.policies.POLICIES`.
     """
 
     pin: bool = True
     spin: int = 0
     virtual_hosts: int = 2
+    stall_s: float = 10.0
     policy: str = 'deadline'
 
     def __post_init__(self) -> None:
         policy(self.policy)
+        if not self.stall_s > 0:
+            raise InputError(f'stall_s is {self.stall_s}; it must be positive')
 
 
 class Engine:
@@ -114,9 +110,9 @@ class Engine:
         self._logs = [StageLog.create() for _ in range(self._devices)]
         self._codec = HeaderCodec(self._description.graph.steps)
         self._bell = Bell(self._board.bells, self._board.engine_bell, ringer=0)
-        self._links: dict[tuple[int, int, str], SharedBlock] = {}
-        self._entrances: dict[int, ShmOutlet] = {}
-        self._exits: dict[int, ShmInlet] = {}
+        self._wiring = Wiring(
+            self._description, self._provision, self._host_of,
+            not isinstance(workload, VirtualModel), self._codec, self._waker)
         self._streams: dict[int, Stream] = {}
         self._epochs = [0] * self._provision.slots
         self._lock = threading.RLock()
@@ -198,11 +194,6 @@ class Engine:
             self._bell.ring()
             return stream
 
-    @property
-    def provision(self) -> Provision:
-        """What was set aside at the start."""
-        return self._provision
-
     def give_way(self, stream: Stream, yields: bool, keep_one_in: int = 1) -> None:
         """Have a stream's tasks run after those of others, and let in one chunk of so many."""
         with self._lock:
@@ -215,9 +206,19 @@ class Engine:
         """What became of the latest chunks of all streams."""
         return self._chunk_log
 
+    @property
+    def provision(self) -> Provision:
+        """What was set aside at the start."""
+        return self._provision
+
     def stage_logs(self) -> list[StageLog]:
         """What each device did lately, by device."""
         return list(self._logs)
+
+    def edge_meters(self) -> dict[LinkKey, EdgeMeter]:
+        """What each link carried so far, by its ends (-1: the engine) and kind."""
+        with self._lock:
+            return self._wiring.meters
 
     def close(self) -> None:
         """End all streams and all processes.  Safe to call twice."""
@@ -236,8 +237,8 @@ class Engine:
             self._streams.clear()
             self._pool.close()
             self._chunk_log.block.close()
-            for block in (*self._links.values(), self._board.block,
-                          *(log.block for log in self._logs)):
+            self._wiring.close()
+            for block in (self._board.block, *(log.block for log in self._logs)):
                 block.close()
 
     # -- set-up ------------------------------------------------------------------------------------
@@ -258,6 +259,7 @@ class Engine:
             host_of=self._host_of, board_address=self._board.block.address,
             workload=workload_to_json(self._workload), batch=self._provision.batch,
             policy=self._options.policy, spin=self._options.spin,
+            stall_ns=ns_from_s(self._options.stall_s),
             cpu=cpus[index] if pinned else None,
             own=tuple(self._device_setup(device) for device in range(self._devices)
                       if self._host_of[device] == index))
@@ -282,16 +284,16 @@ class Engine:
         prompt = safetensors.numpy.save(inputs) if inputs else b''
         prediction = plan.prediction
         board = stream.board.block.address if stream.needs_observation else ''
-        opened: list[int] = []
+        asked: list[int] = []
         try:
             for host in self._hosts_of(plan):
+                asked.append(host)
                 self._pool.hosts[host].request(
                     'open', prompt, stream=stream.slot, plan=plan.to_json(),
                     seed=stream.options.seed, timed=stream.options.lead_ns is not None,
                     response_ns=prediction.response_us * 1000 if prediction else 0, board=board)
-                opened.append(host)
         except (StreamError, Refused, InputError):
-            for host in opened:
+            for host in asked:  # the last one too: it may have opened and answered too late
                 with contextlib.suppress(WorkerLost):
                     self._pool.hosts[host].request('close', stream=stream.slot)
             raise
@@ -303,64 +305,18 @@ class Engine:
 
     def _connect(self, plan: Plan) -> None:
         """Make the links that a plan needs and that do not exist yet."""
-        graph = plan.graph
-        wanted = [(ENGINE, plan.device_of(0), 'token'),
-                  (plan.device_of(graph.output_stage), ENGINE, 'output')]
-        wanted += [(a, b, 'chunk') for a, b in plan.edges()]
-        wanted += [(a, b, 'kv') for a, b in _kv_edges(plan)]
-        fresh = [key for key in wanted if key not in self._links]
+        fresh = self._wiring.missing(plan)
         try:
-            for host in range(len(self._pool.hosts)):
-                links = [self._describe_link(key) for key in fresh
-                         if host in (self._host_at(key[0]), self._host_at(key[1]))]
-                if links:
-                    self._pool.hosts[host].request('connect', links=links)
-        except BaseException:  # half of the ends are made: make both anew next time
-            for key in fresh:
-                if key in self._links:
-                    self._links.pop(key).close()
-            raise
-
-    def _host_at(self, device: int) -> int:
-        return self._host_of[device] if device != ENGINE else ENGINE
-
-    def _describe_link(self, key: tuple[int, int, str]) -> dict[str, object]:
-        sender, receiver, kind = key
-        slots = self._slots(sender, receiver, kind)
-        if key not in self._links:
-            shape = self._layout(kind)
-            block = self._links[key] = create_ring(shape, self._codec, slots)
             with self._lock:
-                if sender == ENGINE:
-                    self._entrances[receiver] = open_outlet(
-                        block, shape, self._codec, slots, self._waker(receiver))
-                if receiver == ENGINE:
-                    self._exits[sender] = open_inlet(
-                        block, shape, self._codec, slots, self._waker(sender))
-        return {'sender': sender, 'receiver': receiver, 'layout': kind,
-                'address': self._links[key].address, 'slots': slots}
-
-    def _layout(self, kind: str) -> PacketLayout:
-        if kind == 'chunk':
-            return chunk_layout(self._description)
-        if kind == 'kv':
-            return kv_layout(self._description)
-        return PacketLayout(self._description.outputs if kind == 'output' else {})
-
-    def _slots(self, sender: int, receiver: int, kind: str) -> int:
-        """Places of a link.
-
-        Between devices that hold one stage each, what the plan says (and one for the task in
-        service, where that is read in place).  Elsewhere devices take in whatever arrives, so
-        that a ring of devices cannot block itself; the cap on chunks in flight bounds it.
-        """
-        in_flight = self._provision.in_flight
-        if kind == 'chunk' and self._provision.devices[receiver].single_stage:
-            in_place = 0 if isinstance(self._workload, VirtualModel) else 1
-            return self._provision.slots_per_edge + in_place
-        if kind == 'kv':
-            return in_flight * self._description.graph.blocks
-        return in_flight
+                links = [(self._wiring.hosts_of(key), asdict(self._wiring.make(key)))
+                         for key in fresh]
+            self._pool.request_all('connect', {
+                host: {'links': [spec for hosts, spec in links if host in hosts]}
+                for host in sorted({host for hosts, _ in links for host in hosts})})
+        except BaseException:  # half of the ends may be made: make both anew next time
+            with self._lock:
+                self._wiring.forget(fresh)
+            raise
 
     def _waker(self, device: int) -> Callable[[], None]:
         """Tell a device that a link has news."""
@@ -417,7 +373,7 @@ class Engine:
         due_ns = release_ns + (options.lead_ns or 0)
         state = ChunkState(stream.slot, stream.epoch, stream.released, 0, due_ns, release_ns,
                            due_ns, observation_ids=[-1] * self._description.graph.steps)
-        if not self._entrances[stream.plan.device_of(0)].try_send(state, {}):
+        if not self._wiring.entrances[stream.plan.device_of(0)].try_send(state, {}):
             return False
         stream.released += 1
         stream.held_back += late and bool(period_ns)
@@ -427,7 +383,7 @@ class Engine:
     def _collect(self) -> bool:
         """Take finished chunks from all exits; whether there were any."""
         moved = False
-        for inlet in self._exits.values():
+        for inlet in self._wiring.exits.values():
             while (message := inlet.pull()) is not None:
                 moved = True
                 state = message.state
@@ -521,12 +477,14 @@ class Engine:
         error = WorkerLost(text)
         self._recovering.add(index)
         self._whole.clear()
-        with self._lock:
-            streams = [stream for stream in self._streams.values()
-                       if index in self._hosts_of(stream.plan)]
-        for stream in streams:
+        for stream in self._streams_on(index):
             self._end_stream(stream, error)
-        self._recoveries.put(functools.partial(self._replace_host, index, streams, error))
+        self._recoveries.put(functools.partial(self._replace_host, index, error))
+
+    def _streams_on(self, host: int) -> list[Stream]:
+        with self._lock:
+            return [stream for stream in self._streams.values()
+                    if host in self._hosts_of(stream.plan)]
 
     def _take_faults(self, reports: Sequence[Mapping[str, Any]]) -> None:
         for report in reports:
@@ -541,18 +499,14 @@ class Engine:
         while (recovery := self._recoveries.get()) is not None:
             recovery()
 
-    def _replace_host(self, index: int, streams: Sequence[Stream], error: WorkerLost) -> None:
+    def _replace_host(self, index: int, error: WorkerLost) -> None:
         """Start a fresh host; the links of its devices are made anew when a stream needs them."""
         with self._control_lock:
-            for stream in streams:
+            for stream in self._streams_on(index):  # with those that were just being opened
                 self._close_stream(stream, error, self._recovering)
             devices = self._devices_of(index)
             with self._lock:
-                for key in [key for key in self._links if {*key[:2]} & {*devices}]:
-                    self._links.pop(key).close()
-                for device in devices:
-                    self._entrances.pop(device, None)
-                    self._exits.pop(device, None)
+                self._wiring.forget_devices(devices)
             for other, host in enumerate(self._pool.hosts):
                 if other not in self._recovering:
                     with contextlib.suppress(WorkerLost):  # the next supervision replaces it
@@ -569,15 +523,6 @@ class Engine:
     def _raise_if_closed(self) -> None:
         if self._stopping:
             raise StreamError('the engine was closed')
-
-
-def _kv_edges(plan: Plan) -> Iterator[tuple[int, int]]:
-    """Pairs (writer, reader) of different devices between which KV travels."""
-    graph = plan.graph
-    pairs = {(plan.device_of(stage), reader)
-             for stage in range(graph.stages)
-             for reader in plan.kv_devices(*graph.step_block(stage))}
-    yield from sorted((writer, reader) for writer, reader in pairs if writer != reader)
 
 
 def _finished(state: ChunkState, tensors: Mapping[str, torch.Tensor]) -> FinishedChunk:

@@ -30,8 +30,8 @@ from physis_core.runtime.boards import ControlBoard, Observation, ObservationBoa
 from physis_core.runtime.device import Device
 from physis_core.runtime.executor import Executor, ModelExecutor
 from physis_core.runtime.kv_pool import KvPool
-from physis_core.runtime.links.shm import open_inlet, open_outlet
-from physis_core.runtime.packets import HeaderCodec, PacketLayout, chunk_layout, kv_layout
+from physis_core.runtime.links.ends import LinkSpec, open_inlet, open_outlet
+from physis_core.runtime.packets import HeaderCodec
 from physis_core.runtime.policies import policy
 from physis_core.runtime.stage_times import StageTimes
 from physis_core.runtime.telemetry import StageLog
@@ -69,6 +69,7 @@ class HostSetup:
     batch: BatchRule
     policy: str
     spin: int
+    stall_ns: int
     cpu: int | None
     own: tuple[DeviceSetup, ...]
 
@@ -93,15 +94,16 @@ def run_host(setup_json: str, control: Connection, faults: Connection) -> None:
     threading.Thread(target=_end_with_engine, name='physis-leash', daemon=True).start()
     precise_sleeps()
     torch.set_num_threads(1)
+    os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')  # loopback, unless somebody chose otherwise
     setup = HostSetup.from_json(setup_json)
     if setup.cpu is not None:
         os.sched_setaffinity(0, {setup.cpu})
     try:
         host = Host(setup, control, faults)
     except (PhysisError, OSError) as error:
-        control.send_bytes(_reply(error))
+        control.send_bytes(_reply(0, error))
         return
-    control.send_bytes(_reply(None))
+    control.send_bytes(_reply(0, None))
     host.run()
 
 
@@ -124,6 +126,7 @@ class Host:
         self._own = np.array(sorted(self._devices))
         self._requests = 0
         self._running = True
+        self._turn_ns = time.monotonic_ns()  # written by the loop, read by the heart
 
     # -- set-up ------------------------------------------------------------------------------------
 
@@ -165,7 +168,7 @@ class Host:
             seen = bell.read()
             while self._running and self._requests != self._board.requests[self._setup.index]:
                 self._serve_request()
-            now_ns = time.monotonic_ns()
+            now_ns = self._turn_ns = time.monotonic_ns()
             due = {int(device) for device in self._own[self._board.attention[self._own] != 0]}
             while timers and timers[0][0] <= now_ns:
                 when_ns, device = heapq.heappop(timers)
@@ -184,8 +187,11 @@ class Host:
                 bell.wait(seen, min(next_ns - time.monotonic_ns(), _LONGEST_SLEEP_NS))
 
     def _beat(self) -> None:
+        """Beat while the loop goes round: a stage that never ends stops the heart."""
         while True:
-            self._board.heartbeat_ns[self._setup.index] = time.monotonic_ns()
+            now_ns = time.monotonic_ns()
+            if now_ns - self._turn_ns < self._setup.stall_ns:
+                self._board.heartbeat_ns[self._setup.index] = now_ns
             time.sleep(HEARTBEAT_NS / 1e9)
 
     # -- control -----------------------------------------------------------------------------------
@@ -203,7 +209,7 @@ class Host:
             error = None
         except PhysisError as caught:
             error = caught
-        self._control.send_bytes(_reply(error))
+        self._control.send_bytes(_reply(self._requests, error))
 
     def _on_open(self, attachment: bytes, stream: int, plan: str, seed: int, timed: bool,
                  response_ns: int, board: str) -> None:
@@ -230,20 +236,18 @@ class Host:
 
     def _on_connect(self, attachment: bytes, links: list[dict[str, Any]]) -> None:
         for link in links:
-            self._connect(**link)
+            self._connect(LinkSpec(**link))
 
-    def _connect(self, sender: int, receiver: int, layout: str, address: str, slots: int) -> None:
+    def _connect(self, spec: LinkSpec) -> None:
         """Take the ends of a link that are here."""
-        layouts = {'chunk': chunk_layout, 'kv': kv_layout}
-        shape = layouts[layout](self._description) if layout in layouts else PacketLayout(
-            self._description.outputs if layout == 'output' else {})
-        kv = layout == 'kv'
-        if receiver in self._devices:
-            self._devices[receiver].connect_inlet(sender, open_inlet(
-                SharedBlock.attach(address), shape, self._codec, slots, self._waker(sender)), kv)
-        if sender in self._devices:
-            self._devices[sender].connect_outlet(receiver, open_outlet(
-                SharedBlock.attach(address), shape, self._codec, slots, self._waker(receiver)), kv)
+        kv = spec.kind == 'kv'
+        wake_sender, wake_receiver = self._waker(spec.sender), self._waker(spec.receiver)
+        if spec.receiver in self._devices:
+            self._devices[spec.receiver].connect_inlet(spec.sender, open_inlet(
+                spec, self._description, self._codec, wake_receiver, wake_sender), kv)
+        if spec.sender in self._devices:
+            self._devices[spec.sender].connect_outlet(spec.receiver, open_outlet(
+                spec, self._description, self._codec, wake_sender, wake_receiver), kv)
 
     def _on_disconnect(self, attachment: bytes, devices: list[int]) -> None:
         for device in self._devices.values():
@@ -273,7 +277,7 @@ def _end_with_engine() -> None:
         os._exit(1)
 
 
-def _reply(error: Exception | None) -> bytes:
-    if error is None:
-        return b'{}'
-    return json.dumps({'kind': type(error).__name__, 'text': str(error)}).encode()
+def _reply(number: int, error: Exception | None) -> bytes:
+    """The answer to a request; number 0 is the start."""
+    trouble = {} if error is None else {'kind': type(error).__name__, 'text': str(error)}
+    return json.dumps({'number': number, **trouble}).encode()

@@ -110,13 +110,11 @@ class PacketLayout:
         """Bytes of all tensors, each aligned."""
         return sum(aligned(spec.nbytes) for spec in self.tensors.values())
 
-    def views(self, buffer: Any, offset: int) -> dict[str, torch.Tensor]:
-        """Tensors that lie in ``buffer`` from ``offset`` on."""
+    def views(self, flat: torch.Tensor, offset: int) -> dict[str, torch.Tensor]:
+        """Tensors that lie in ``flat`` (uint8) from ``offset`` on, a multiple of a cache line."""
         views = {}
         for name, spec in self.tensors.items():
-            views[name] = torch.frombuffer(
-                buffer, dtype=spec.torch_dtype, count=spec.elements, offset=offset,
-            ).view(spec.shape)
+            views[name] = flat[offset:offset + spec.nbytes].view(spec.torch_dtype).view(spec.shape)
             offset += aligned(spec.nbytes)
         return views
 

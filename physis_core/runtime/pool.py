@@ -11,12 +11,11 @@ import json
 import multiprocessing
 import os
 import time
-from collections.abc import Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Mapping, Sequence
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from physis_core import errors
 from physis_core.errors import PhysisError, WorkerLost
@@ -28,6 +27,8 @@ from physis_core.units import NS_PER_S
 _START_TIMEOUT_S = 60.0
 _REPLY_TIMEOUT_S = 10.0
 _SILENT_NS = 800_000_000
+_STARVED_NS = 20 * _SILENT_NS
+_NS_PER_TICK = NS_PER_S // os.sysconf('SC_CLK_TCK')
 
 
 class HostProcess:
@@ -41,6 +42,8 @@ class HostProcess:
         self._beats = False  # not before it is ready: a slow start is not silence
         self._control, control = context.Pipe()
         self._faults, faults = context.Pipe(duplex=False)
+        self._asked = 0
+        self._suspected: tuple[int, int] | None = None  # since when, and its CPU time then
         board.requests[setup.index] = 0
         board.heartbeat_ns[setup.index] = time.monotonic_ns()
         self._process: BaseProcess = context.Process(
@@ -63,7 +66,8 @@ class HostProcess:
             PhysisError: what went wrong there.
             WorkerLost: it ended or took too long.
         """
-        self._take_reply(self._control, _START_TIMEOUT_S)
+        self.await_reply(0, _START_TIMEOUT_S)
+        self._board.heartbeat_ns[self.setup.index] = time.monotonic_ns()
         self._beats = True
 
     def request(self, name: str, attachment: bytes = b'', **arguments: Any) -> None:
@@ -73,34 +77,49 @@ class HostProcess:
             PhysisError: what went wrong there.
             WorkerLost: it ended or took too long.
         """
-        self.send(name, attachment, **arguments)
-        self._take_reply(self._control, _REPLY_TIMEOUT_S)
+        self.await_reply(self.send(name, attachment, **arguments))
 
-    def send(self, name: str, attachment: bytes = b'', **arguments: Any) -> None:
-        """Ask without waiting."""
+    def send(self, name: str, attachment: bytes = b'', **arguments: Any) -> int:
+        """Ask without waiting; returns the number of the request.
+
+        Raises:
+            WorkerLost: it has ended.
+        """
         try:
             self._control.send_bytes(json.dumps({'request': name, **arguments}).encode())
             self._control.send_bytes(attachment)
         except OSError as error:
-            raise WorkerLost(f'host process {self.setup.index} (pid {self.pid}) is gone: '
-                             f'{error}') from error
-        self._board.requests[self.setup.index] += 1
+            raise WorkerLost(f'{self._who()} is gone: {error}') from error
+        self._asked += 1
+        self._board.requests[self.setup.index] = self._asked
         self._bell.ring()
+        return self._asked
 
-    def _take_reply(self, control: Connection, timeout_s: float) -> None:
+    def await_reply(self, number: int, timeout_s: float = _REPLY_TIMEOUT_S) -> None:
+        """Wait for the answer to a request; those to earlier ones no longer matter.
+
+        Raises:
+            PhysisError: what went wrong there.
+            WorkerLost: it ended or took too long.
+        """
         until_s = time.monotonic() + timeout_s
-        while not control.poll(0.05):
-            trouble = self.trouble(time.monotonic_ns())
-            if trouble is None and time.monotonic() > until_s:
-                trouble = f'gave no answer within {timeout_s} s'
-            if trouble is not None:
-                raise WorkerLost(f'host process {self.setup.index} (pid {self.pid}) {trouble}')
-        try:
-            reply = json.loads(control.recv_bytes())
-        except (EOFError, OSError) as error:
-            raise WorkerLost(f'host process {self.setup.index} (pid {self.pid}) ended') from error
-        if reply:
+        reply: dict[str, Any] = {'number': -1}
+        while reply['number'] != number:
+            while not self._control.poll(0.05):
+                trouble = self.trouble(time.monotonic_ns())
+                if trouble is None and time.monotonic() > until_s:
+                    trouble = f'gave no answer within {timeout_s} s'
+                if trouble is not None:
+                    raise WorkerLost(f'{self._who()} {trouble}')
+            try:
+                reply = json.loads(self._control.recv_bytes())
+            except (EOFError, OSError) as error:
+                raise WorkerLost(f'{self._who()} ended') from error
+        if 'kind' in reply:
             raise getattr(errors, reply['kind'], PhysisError)(reply['text'])
+
+    def _who(self) -> str:
+        return f'host process {self.setup.index} (pid {self.pid})'
 
     def read_faults(self) -> list[dict[str, Any]]:
         """Streams that this host had to end: ``stream epoch kind text``."""
@@ -117,11 +136,22 @@ class HostProcess:
         if not self._beats:
             return None
         silent_ns = now_ns - int(self._board.heartbeat_ns[self.setup.index])
-        if silent_ns > _SILENT_NS:
-            return f'has been silent for {silent_ns / NS_PER_S:.2f} s'
-        if silent_ns > _SILENT_NS // 4 and _is_stopped(self.pid):
+        if silent_ns < _SILENT_NS // 4:
+            self._suspected = None
+            return None
+        vitals = _Vitals.of(self.pid)
+        if vitals is None:
+            return 'is gone'
+        if vitals.stopped:
             return 'is stopped by a signal'
-        return None
+        self._suspected = self._suspected or (now_ns, vitals.cpu_ns)
+        if silent_ns < _SILENT_NS:
+            return None
+        since_ns, cpu_ns = self._suspected
+        starved = vitals.runnable and 2 * (vitals.cpu_ns - cpu_ns) < now_ns - since_ns
+        if starved and silent_ns < _STARVED_NS:  # it wants to run and others have the CPUs
+            return None
+        return f'has been silent for {silent_ns / NS_PER_S:.2f} s'
 
     def end(self, timeout_s: float) -> None:
         """Let it end by itself for a while, then kill it.  Returns when it is gone."""
@@ -159,6 +189,28 @@ class HostPool:
         """Have a host look at its links."""
         self._bells[host].ring()
 
+    def request_all(self, name: str, arguments: Mapping[int, Mapping[str, Any]]) -> None:
+        """Ask several hosts at the same time and wait until all are done.
+
+        Raises:
+            PhysisError: the first thing that went wrong.
+            WorkerLost: one ended or took too long.
+        """
+        failed: PhysisError | None = None
+        asked = {}
+        for host, values in arguments.items():
+            try:
+                asked[host] = self.hosts[host].send(name, **values)
+            except WorkerLost as error:
+                failed = failed or error
+        for host, number in asked.items():
+            try:
+                self.hosts[host].await_reply(number)
+            except PhysisError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
     def replace(self, index: int) -> None:
         """Kill a host and start a fresh one in its place; returns when it is ready."""
         host = self.hosts[index]
@@ -175,13 +227,26 @@ class HostPool:
             host.end(timeout_s)
 
 
-def _is_stopped(pid: int) -> bool:
-    """Whether a process is stopped (state T): by SIGSTOP, a debugger or a terminal."""
-    try:
-        status = Path(f'/proc/{pid}/stat').read_text()
-    except OSError:
-        return False
-    return status.rpartition(')')[2].split()[0] in ('T', 't')
+class _Vitals(NamedTuple):
+    """What the kernel says of a process: whether it wants to run, and for how long it has."""
+
+    stopped: bool
+    runnable: bool  # or waiting for memory or disk
+    cpu_ns: int
+
+    @classmethod
+    def of(cls, pid: int) -> _Vitals | None:
+        """Of all its threads together; None: it is gone."""
+        states: set[str] = set()
+        ticks = 0
+        try:
+            for thread in Path(f'/proc/{pid}/task').iterdir():
+                fields = (thread / 'stat').read_text().rpartition(')')[2].split()
+                states.add(fields[0])
+                ticks += int(fields[11]) + int(fields[12])
+        except OSError:
+            return None
+        return cls(not states.isdisjoint('Tt'), not states.isdisjoint('RD'), ticks * _NS_PER_TICK)
 
 
 def available_cpus() -> list[int]:

@@ -38,6 +38,7 @@ class Provision:
         batch: what a device may batch, the same for all streams.
         in_flight: chunks of all streams together that may be under way.
         slots_per_edge: places between two devices that hold one stage each.
+        link: how hidden states travel between devices.
     """
 
     graph: StageGraph
@@ -46,6 +47,7 @@ class Provision:
     batch: BatchRule
     in_flight: int
     slots_per_edge: int = 1
+    link: str = 'shm'
 
     def __post_init__(self) -> None:
         if self.slots < 1:
@@ -64,6 +66,9 @@ class Provision:
             if plan.graph != graph:
                 raise PlanError(f'the plan of slot {slot} is for {plan.graph}, the model has '
                                 f'{graph}; plan for this model')
+            if plan.link != plans[0].link:
+                raise PlanError(f'the plan of slot {slot} has link `{plan.link}`, that of slot 0 '
+                                f'`{plans[0].link}`; give all plans of an engine one link')
         if not plans:
             raise InputError('an engine needs at least one stream slot; give a plan')
         return cls(
@@ -71,18 +76,21 @@ class Provision:
                          for device in range(max(plan.devices for plan in plans))),
             slots=len(plans), batch=plans[0].batch,
             in_flight=sum(plan.max_in_flight for plan in plans),
-            slots_per_edge=max(plan.slots_per_edge for plan in plans))
+            slots_per_edge=max(plan.slots_per_edge for plan in plans), link=plans[0].link)
 
     def check(self, plan: Plan) -> None:
         """Whether a plan can run here at all, however empty the devices are.
 
         Raises:
-            PlanError: it is for another graph.
+            PlanError: it is for another graph, or for another kind of link.
             Refused: it needs a device or weights that are not there.
         """
         if plan.graph != self.graph:
             raise PlanError(f'the plan is for {plan.graph}, the model has {self.graph}; plan for '
                             'this model')
+        if plan.link != self.link:
+            raise PlanError(f'the plan has link `{plan.link}`, the engine was started with '
+                            f'`{self.link}`; give all its plans one link')
         if plan.devices > len(self.devices):
             raise Refused(f'the plan uses device {plan.devices - 1}, the engine has '
                           f'{len(self.devices)}; plan for these devices')

@@ -1,6 +1,12 @@
-"""What each device did, in rings of shared memory that anyone may read and nobody waits for."""
+"""What devices and links did, in shared memory that anyone may read and nobody waits for.
+
+One chunk id goes through everything: (stream, epoch, chunk).
+"""
 
 from __future__ import annotations
+
+import struct
+import time
 
 import numpy as np
 
@@ -13,6 +19,7 @@ STAGE_RECORD = np.dtype([
     ('end_ns', '<i8')])
 """One task: who, where, with how many others, when it arrived, started and ended (steady ns)."""
 
+_PACK = struct.Struct('<iiqhhhhqqq')
 CAPACITY = 8192
 
 
@@ -21,8 +28,9 @@ class StageLog:
 
     def __init__(self, block: SharedBlock) -> None:
         self.block = block
-        self._count = np.frombuffer(block.memory, np.int64, 1)
-        self._records = np.frombuffer(block.memory, STAGE_RECORD, CAPACITY, aligned(8))
+        self._count = memoryview(block.memory)[:8].cast('q')
+        self._first = aligned(8)
+        self._records = np.frombuffer(block.memory, STAGE_RECORD, CAPACITY, self._first)
 
     @classmethod
     def create(cls) -> StageLog:
@@ -31,17 +39,68 @@ class StageLog:
 
     def append(self, *fields: int) -> None:
         """Add one record, in the order of :data:`STAGE_RECORD`."""
-        count = int(self._count[0])
-        self._records[count % CAPACITY] = fields
+        count = self._count[0]
+        _PACK.pack_into(self.block.memory, self._first + count % CAPACITY * _PACK.size, *fields)
         self._count[0] = count + 1
 
     @property
     def total(self) -> int:
         """Tasks since the start."""
-        return int(self._count[0])
+        return self._count[0]
 
     def latest(self, most: int = CAPACITY) -> np.ndarray:
         """A copy of the latest records, oldest first."""
         total = self.total
         first = max(0, total - min(most, CAPACITY - 64))  # keep clear of the place being written
         return self._records[np.arange(first, total) % CAPACITY].copy()
+
+
+class EdgeMeter:
+    """What one link carried.  Each word is written by one end alone."""
+
+    _WORDS = 5
+    _SENT, _BYTES, _REFUSED, _TAKEN, _WAITED_NS = range(_WORDS)
+
+    def __init__(self, block: SharedBlock) -> None:
+        self.block = block
+        self._words = memoryview(block.memory)[:8 * self._WORDS].cast('q')
+
+    @classmethod
+    def create(cls) -> EdgeMeter:
+        """A meter at zero."""
+        return cls(SharedBlock.create(8 * cls._WORDS))
+
+    def sent(self, payload_bytes: int) -> None:
+        """The sender sent a message."""
+        self._words[self._SENT] += 1
+        self._words[self._BYTES] += payload_bytes
+
+    def refused(self) -> None:
+        """The sender found no place."""
+        self._words[self._REFUSED] += 1
+
+    def taken(self, sent_ns: int) -> None:
+        """The receiver took a message that was sent at ``sent_ns``."""
+        self._words[self._TAKEN] += 1
+        self._words[self._WAITED_NS] += time.monotonic_ns() - sent_ns
+
+    @property
+    def messages(self) -> int:
+        """Messages sent."""
+        return self._words[self._SENT]
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of the tensors sent."""
+        return self._words[self._BYTES]
+
+    @property
+    def refusals(self) -> int:
+        """How often the sender found the link full."""
+        return self._words[self._REFUSED]
+
+    @property
+    def mean_wait_ns(self) -> float:
+        """From being sent to being taken [ns]; 0 where nothing was taken."""
+        taken = self._words[self._TAKEN]
+        return self._words[self._WAITED_NS] / taken if taken else 0.0

@@ -8,12 +8,13 @@ from physis_core.graph import StageGraph
 from physis_core.models.protocol import TensorSpec
 from physis_core.planning.modes import full_split
 from physis_core.runtime.boards import ControlBoard
-from physis_core.runtime.device import ENGINE, Device
+from physis_core.runtime.device import Device
 from physis_core.runtime.dispatch import SlackDispatcher
+from physis_core.runtime.links.ends import ENGINE
 from physis_core.runtime.links.shm import ShmInlet, ShmOutlet, create_ring, open_inlet, open_outlet
 from physis_core.runtime.packets import ChunkState, HeaderCodec, PacketLayout
 from physis_core.runtime.stage_times import StageTimes
-from physis_core.runtime.telemetry import StageLog
+from physis_core.runtime.telemetry import EdgeMeter, StageLog
 from physis_core.runtime.virtual import VirtualExecutor, VirtualModel
 
 GRAPH = StageGraph(1, 2)
@@ -47,8 +48,9 @@ class Bench:
         def wake() -> None:
             self.wakes += 1
         block = create_ring(layout, CODEC, slots)
-        return (open_outlet(block, layout, CODEC, slots, wake),
-                open_inlet(block, layout, CODEC, slots, wake))
+        meter = EdgeMeter.create()
+        return (open_outlet(block, layout, CODEC, slots, meter, wake),
+                open_inlet(block, layout, CODEC, slots, meter, wake))
 
     def enter(self, chunk: int, stream: int = 0, epoch: int = 1) -> None:
         assert self.entrance.try_send(

@@ -22,9 +22,11 @@ import pytest
 from replay import TIMEOUT_S, Recorded, largest_error, tiny
 
 from physis_core.errors import StreamError, WorkerLost
+from physis_core.graph import StageGraph
 from physis_core.models.registry import describe
 from physis_core.planning.modes import full_split, sequential
-from physis_core.runtime.engine import Engine, StreamOptions
+from physis_core.runtime.engine import Engine, EngineOptions, StreamOptions
+from physis_core.runtime.virtual import VirtualModel
 
 SPEC = tiny()
 DESCRIPTION = describe(SPEC)
@@ -87,6 +89,16 @@ def test_a_lost_worker_ends_its_streams_by_name_and_is_replaced(
     print(f'{kind.name}: {ROUNDS * DEVICES} times, told within {slowest_s:.3f} s')
 
 
+def test_a_stage_that_never_ends_counts_as_a_lost_worker() -> None:
+    model = VirtualModel(StageGraph(1, 2), 0.0, 100.0)
+    options = EngineOptions(virtual_hosts=2, stall_s=1e-9)  # no turn of the loop is that short
+    with Engine(model, full_split(model.graph, 2), options=options) as engine:
+        stream = engine.open_stream()
+        error = end_of(lambda: stream.next_chunk(TIMEOUT_S))
+        assert isinstance(error, WorkerLost)
+        assert 'has been silent for' in str(error)
+
+
 def test_all_workers_at_once(engine: Engine) -> None:
     stream = engine.open_stream()
     for pid in engine.worker_pids:
@@ -121,7 +133,7 @@ def test_engines_leave_no_descriptor_no_mapping_and_no_process() -> None:
 
 # -- the engine's own process ------------------------------------------------------------------
 
-PROGRAM = f'''
+PROGRAM = f"""
 import json, sys, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from replay import Recorded, tiny
@@ -136,7 +148,7 @@ with Engine(spec, full_split(describe(spec).graph, {DEVICES})) as engine:
     while True:
         recorded.chunk()
         recorded.observe()
-'''
+"""
 
 
 def started() -> tuple[subprocess.Popen[str], list[int]]:

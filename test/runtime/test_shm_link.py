@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from physis_core.models.protocol import TensorSpec
 from physis_core.runtime.links.shm import ShmInlet, ShmOutlet, create_ring, open_inlet, open_outlet
 from physis_core.runtime.packets import ChunkState, HeaderCodec, PacketLayout
+from physis_core.runtime.telemetry import EdgeMeter
 from physis_core.shared_block import SharedBlock
 
 CODEC = HeaderCodec(2)
@@ -20,8 +21,9 @@ def pair(slots: int, wakes: list[str] | None = None) -> tuple[ShmOutlet, ShmInle
     """Both ends, the receiving one attached as another process would."""
     block = create_ring(LAYOUT, CODEC, slots)
     heard = wakes if wakes is not None else []
-    return (open_outlet(block, LAYOUT, CODEC, slots, lambda: heard.append('receiver')),
-            open_inlet(SharedBlock.attach(block.address), LAYOUT, CODEC, slots,
+    meter = EdgeMeter.create()
+    return (open_outlet(block, LAYOUT, CODEC, slots, meter, lambda: heard.append('receiver')),
+            open_inlet(SharedBlock.attach(block.address), LAYOUT, CODEC, slots, meter,
                        lambda: heard.append('sender')))
 
 

@@ -9,25 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
-import numpy as np
 import torch
 
+from physis_core.runtime.links.protocol import Message
 from physis_core.runtime.packets import ChunkState, HeaderCodec, PacketLayout, aligned
+from physis_core.runtime.telemetry import EdgeMeter
 from physis_core.shared_block import SharedBlock
 
-_COUNTERS = 8
-_SENT, _BYTES, _FULL = range(3)
-
-
-@dataclass(frozen=True)
-class Message:
-    """What the receiver sees: tensors are views of the slot until :meth:`Inlet.release`."""
-
-    state: ChunkState
-    tensors: Mapping[str, torch.Tensor]
-    slot: int
+_COUNTERS = 2
+_SENT, _REFUSED = range(_COUNTERS)
 
 
 class _Ring:
@@ -35,18 +26,18 @@ class _Ring:
 
     def __init__(self, block: SharedBlock, layout: PacketLayout, codec: HeaderCodec,
                  slots: int) -> None:
-        self.block = block
+        self.memory = block.memory
         self.codec = codec
         self.slots = slots
-        words = np.frombuffer(block.memory, np.int64, _COUNTERS + 2 * slots)
+        words = memoryview(block.memory)[:8 * (_COUNTERS + 2 * slots)].cast('q')
         self.counters = words[:_COUNTERS]
         self.busy = words[_COUNTERS:_COUNTERS + slots]
         self.order = words[_COUNTERS + slots:]
         start = aligned(words.nbytes)
         stride = codec.nbytes + layout.nbytes
         self.offsets = [start + index * stride for index in range(slots)]
-        self.views = [layout.views(block.memory, offset + codec.nbytes) if layout.tensors else {}
-                      for offset in self.offsets]
+        flat = torch.frombuffer(block.memory, dtype=torch.uint8)
+        self.views = [layout.views(flat, offset + codec.nbytes) for offset in self.offsets]
         self.payload_bytes = layout.nbytes
 
     @staticmethod
@@ -56,55 +47,71 @@ class _Ring:
 
 
 class ShmOutlet:
-    """The sending end.  Owned by one thread of one process."""
+    """See :class:`~physis_core.runtime.links.protocol.Outlet`."""
 
-    def __init__(self, ring: _Ring, wake: Callable[[], None]) -> None:
+    def __init__(self, ring: _Ring, meter: EdgeMeter, wake: Callable[[], None]) -> None:
         self._ring = ring
+        self._meter = meter
         self._wake = wake
+        self._next = 0
 
     def try_send(self, state: ChunkState, tensors: Mapping[str, torch.Tensor]) -> bool:
-        """Copy a message into a free slot and wake the receiver; False where none is free."""
+        """See :class:`~physis_core.runtime.links.protocol.Outlet`."""
         ring = self._ring
-        slot = int(ring.busy.argmin())
-        if ring.busy[slot]:
-            ring.counters[_FULL] += 1
-            return False
+        slot = self._free_slot()
+        if slot is None:
+            ring.counters[_REFUSED] += 1
+            self._meter.refused()
+            slot = self._free_slot()  # it may have come free before the receiver saw that word
+            if slot is None:
+                return False
         state.sent_ns = time.monotonic_ns()
-        ring.codec.write(ring.block.memory, ring.offsets[slot], state)
+        ring.codec.write(ring.memory, ring.offsets[slot], state)
         views = ring.views[slot]
         for name, tensor in tensors.items():
             views[name].copy_(tensor)
         ring.busy[slot] = 1
-        sent = int(ring.counters[_SENT])
+        sent = ring.counters[_SENT]
         ring.order[sent % ring.slots] = slot
-        ring.counters[_BYTES] += ring.payload_bytes
         ring.counters[_SENT] = sent + 1
         self._wake()
+        self._meter.sent(ring.payload_bytes)
         return True
+
+    def _free_slot(self) -> int | None:
+        """A free slot, looked for from the one after the last: that is free first."""
+        ring = self._ring
+        for slot in (*range(self._next, ring.slots), *range(self._next)):
+            if not ring.busy[slot]:
+                self._next = (slot + 1) % ring.slots
+                return slot
+        return None
 
 
 class ShmInlet:
-    """The receiving end.  Owned by one thread of one process."""
+    """See :class:`~physis_core.runtime.links.protocol.Inlet`."""
 
-    def __init__(self, ring: _Ring, wake_sender: Callable[[], None]) -> None:
+    def __init__(self, ring: _Ring, meter: EdgeMeter, wake_sender: Callable[[], None]) -> None:
         self._ring = ring
+        self._meter = meter
         self._wake_sender = wake_sender
         self._taken = 0
 
     def pull(self) -> Message | None:
-        """The next message, in the order sent; None: there is none."""
+        """See :class:`~physis_core.runtime.links.protocol.Inlet`."""
         ring = self._ring
         if self._taken == ring.counters[_SENT]:
             return None
-        slot = int(ring.order[self._taken % ring.slots])
+        slot = ring.order[self._taken % ring.slots]
         self._taken += 1
-        state = ring.codec.read(ring.block.memory, ring.offsets[slot])
+        state = ring.codec.read(ring.memory, ring.offsets[slot])
+        self._meter.taken(state.sent_ns)
         return Message(state, ring.views[slot], slot)
 
     def release(self, slot: int) -> None:
-        """Give a slot back.  Its tensors may be overwritten from now on."""
+        """See :class:`~physis_core.runtime.links.protocol.Inlet`."""
         self._ring.busy[slot] = 0
-        if self._ring.counters[_FULL]:
+        if self._ring.counters[_REFUSED]:
             self._wake_sender()
 
 
@@ -114,12 +121,12 @@ def create_ring(layout: PacketLayout, codec: HeaderCodec, slots: int) -> SharedB
 
 
 def open_outlet(block: SharedBlock, layout: PacketLayout, codec: HeaderCodec, slots: int,
-                wake: Callable[[], None]) -> ShmOutlet:
+                meter: EdgeMeter, wake: Callable[[], None]) -> ShmOutlet:
     """The sending end of a ring; ``wake`` tells the receiver that there is news."""
-    return ShmOutlet(_Ring(block, layout, codec, slots), wake)
+    return ShmOutlet(_Ring(block, layout, codec, slots), meter, wake)
 
 
 def open_inlet(block: SharedBlock, layout: PacketLayout, codec: HeaderCodec, slots: int,
-               wake_sender: Callable[[], None]) -> ShmInlet:
+               meter: EdgeMeter, wake_sender: Callable[[], None]) -> ShmInlet:
     """The receiving end of a ring; ``wake_sender`` tells the sender that a slot is free."""
-    return ShmInlet(_Ring(block, layout, codec, slots), wake_sender)
+    return ShmInlet(_Ring(block, layout, codec, slots), meter, wake_sender)

@@ -1,0 +1,82 @@
+"""Opening the ends of links: what the engine says about a link, and the transport it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from physis_core.models.protocol import ModelDescription
+from physis_core.runtime.links import p2p, shm
+from physis_core.runtime.links.protocol import Inlet, Outlet
+from physis_core.runtime.packets import HeaderCodec, PacketLayout, chunk_layout, kv_layout
+from physis_core.runtime.telemetry import EdgeMeter
+from physis_core.shared_block import SharedBlock
+
+ENGINE = -1
+"""The engine's number as the end of a link."""
+
+Wake = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class LinkSpec:
+    """All that an end must know; plain values, as JSON.
+
+    Attributes:
+        sender: device, or :data:`ENGINE`.
+        receiver: device, or :data:`ENGINE`.
+        kind: what it carries: ``token``, ``chunk``, ``kv`` or ``output``.
+        transport: ``shm``, ``gloo`` or ``nccl``.
+        address: of its memory, or of the file where both ends meet.
+        meter_address: of its :class:`EdgeMeter`.
+        slots: messages that may be under way.
+    """
+
+    sender: int
+    receiver: int
+    kind: str
+    transport: str
+    address: str
+    meter_address: str
+    slots: int
+
+
+def layout_of(kind: str, description: ModelDescription) -> PacketLayout:
+    """The tensors that a kind of link carries."""
+    if kind == 'chunk':
+        return chunk_layout(description)
+    if kind == 'kv':
+        return kv_layout(description)
+    return PacketLayout(description.outputs if kind == 'output' else {})
+
+
+def open_outlet(spec: LinkSpec, description: ModelDescription, codec: HeaderCodec,
+                wake_self: Wake, wake_receiver: Wake) -> Outlet:
+    """The sending end of a link.
+
+    Raises:
+        WorkerLost: the receiving end does not answer.
+    """
+    layout = layout_of(spec.kind, description)
+    meter = EdgeMeter(SharedBlock.attach(spec.meter_address))
+    if spec.transport == 'shm':
+        return shm.open_outlet(SharedBlock.attach(spec.address), layout, codec, spec.slots, meter,
+                               wake_receiver)
+    return p2p.P2pOutlet(p2p.Connection(spec.transport, spec.address, p2p.SENDER, layout, codec,
+                                        spec.slots), meter, wake_self)
+
+
+def open_inlet(spec: LinkSpec, description: ModelDescription, codec: HeaderCodec,
+               wake_self: Wake, wake_sender: Wake) -> Inlet:
+    """The receiving end of a link.
+
+    Raises:
+        WorkerLost: the sending end does not answer.
+    """
+    layout = layout_of(spec.kind, description)
+    meter = EdgeMeter(SharedBlock.attach(spec.meter_address))
+    if spec.transport == 'shm':
+        return shm.open_inlet(SharedBlock.attach(spec.address), layout, codec, spec.slots, meter,
+                              wake_sender)
+    return p2p.P2pInlet(p2p.Connection(spec.transport, spec.address, p2p.RECEIVER, layout, codec,
+                                       spec.slots), meter, wake_self)

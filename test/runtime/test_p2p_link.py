@@ -1,0 +1,127 @@
+"""The link over `torch.distributed` (gloo on loopback): order, bounds, lost peers, the oracle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import torch
+from replay import TIMEOUT_S, Recorded, largest_error, tiny
+
+from physis_core.errors import InputError, PlanError, WorkerLost
+from physis_core.models.protocol import TensorSpec
+from physis_core.models.registry import describe
+from physis_core.planning.modes import MODES
+from physis_core.runtime.engine import Engine, StreamOptions
+from physis_core.runtime.links.p2p import (
+    RECEIVER,
+    SENDER,
+    Connection,
+    P2pInlet,
+    P2pOutlet,
+    Rendezvous,
+)
+from physis_core.runtime.links.protocol import Message
+from physis_core.runtime.packets import ChunkState, HeaderCodec, PacketLayout
+from physis_core.runtime.telemetry import EdgeMeter
+
+LAYOUT = PacketLayout({'hidden': TensorSpec((4, 8)), 'latent': TensorSpec((3,), 'bfloat16')})
+SPEC = tiny(kv_mode='cleaner_neighbour')
+DESCRIPTION = describe(SPEC)
+
+
+@pytest.fixture(autouse=True)
+def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('GLOO_SOCKET_IFNAME', 'lo')
+
+
+def pair(slots: int) -> tuple[P2pOutlet, P2pInlet, threading.Semaphore, threading.Semaphore]:
+    """Both ends in this process, and what their wake-ups count."""
+    meeting = Rendezvous()
+    room, news = threading.Semaphore(0), threading.Semaphore(0)
+
+    def end(which: int) -> Connection:
+        return Connection('gloo', meeting.address, which, LAYOUT, HeaderCodec(2), slots)
+
+    with ThreadPoolExecutor(2) as both:
+        sender, receiver = both.map(end, (SENDER, RECEIVER))
+    meeting.close()
+    meter = EdgeMeter.create()
+    return (P2pOutlet(sender, meter, room.release), P2pInlet(receiver, meter, news.release),
+            room, news)
+
+
+def message(index: int) -> tuple[ChunkState, dict[str, torch.Tensor]]:
+    return (ChunkState(1, 2, index, observation_ids=[index, -1]),
+            {'hidden': torch.full((4, 8), float(index)),
+             'latent': torch.full((3,), float(index), dtype=torch.bfloat16)})
+
+
+def taken(pull: Callable[[], Message | None], news: threading.Semaphore) -> Message:
+    assert news.acquire(timeout=TIMEOUT_S)
+    got = pull()
+    assert got is not None
+    return got
+
+
+def test_messages_arrive_in_order_and_a_full_link_refuses_until_there_is_room() -> None:
+    outlet, inlet, room, news = pair(slots=2)
+    assert inlet.pull() is None
+    sent = 0
+    for turn in range(30):
+        while outlet.try_send(*message(sent)):
+            sent += 1
+        assert sent <= turn + 2 * 2  # two sends and two receives
+        got = taken(inlet.pull, news)
+        assert got.state.chunk == turn
+        assert got.state.observation_ids == [turn, -1]
+        assert (got.tensors['hidden'] == turn).all()
+        assert (got.tensors['latent'] == turn).all()
+        inlet.release(got.slot)
+        assert room.acquire(timeout=TIMEOUT_S)
+
+
+def test_an_end_whose_peer_does_not_come_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('physis_core.runtime.links.p2p._JOIN_TIMEOUT_S', 0.2)
+    meeting = Rendezvous()
+    with pytest.raises(WorkerLost, match=r'gloo link did not answer within 0\.2 s'):
+        Connection('gloo', meeting.address, SENDER, LAYOUT, HeaderCodec(1), 1)
+    meeting.close()
+
+
+def test_plans_over_gloo_match_the_oracle_and_survive_a_lost_worker() -> None:
+    plans = [replace(MODES[mode](DESCRIPTION.graph, 3), link='gloo')
+             for mode in ('full_split', 'wave')]
+    with Engine(SPEC, plans) as engine:
+        for kind in (None, signal.SIGKILL, signal.SIGSTOP):
+            if kind is not None:
+                stream = engine.open_stream()
+                os.kill(engine.worker_pids[1], kind)
+                with pytest.raises(WorkerLost):
+                    stream.next_chunk(TIMEOUT_S)
+            streams = [Recorded(engine.open_stream(StreamOptions(seed=slot)), DESCRIPTION, slot)
+                       for slot in range(2)]
+            for recorded in streams:
+                assert largest_error(SPEC, recorded, recorded.run(6)) == 0.0
+                recorded.stream.close()
+        between = [meter for key, meter in engine.edge_meters().items() if key.kind == 'chunk']
+        assert all(meter.messages > 0 and meter.mean_wait_ns > 0 for meter in between)
+
+
+def test_one_engine_has_one_kind_of_link() -> None:
+    plans = [replace(MODES['full_split'](DESCRIPTION.graph, 2), link=link)
+             for link in ('gloo', 'shm')]
+    with pytest.raises(PlanError, match='give all plans of an engine one link'):
+        Engine(SPEC, plans)
+
+
+@pytest.mark.skipif(torch.distributed.is_nccl_available(), reason='this PyTorch has NCCL')
+def test_nccl_where_there_is_none_is_refused() -> None:
+    plan = replace(MODES['full_split'](DESCRIPTION.graph, 2), link='nccl')
+    with Engine(SPEC, plan) as engine, pytest.raises(InputError, match='use `gloo`'):
+        engine.open_stream()
