@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from physis_core.units import NS_PER_MS, NS_PER_S
 
@@ -62,6 +63,12 @@ class SteadyBeat:
     def restart(self) -> None:
         """Begin anew from now, without counting what was not waited for."""
         self._due_ns = time.monotonic_ns()
+
+    def woken_ns(self) -> NDArray[np.int64]:
+        """When it woke lately, oldest first (not while another thread waits on it)."""
+        if self._beats <= len(self._woken_ns):
+            return self._woken_ns[:self._beats]
+        return np.roll(self._woken_ns, -(self._beats % len(self._woken_ns)))
 
     def quality(self) -> BeatQuality:
         """How well the beat was kept lately (may be called from any thread)."""

@@ -10,6 +10,8 @@ import signal
 import sys
 import threading
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
@@ -175,6 +177,33 @@ def _come_to_rest(node: ServoNode) -> None:
                 return
 
 
+@contextmanager
+def spinning(node: Node) -> Iterator[None]:
+    """Run the callbacks of a node in another thread."""
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    thread = threading.Thread(target=_spin, args=(executor,), name='ros', daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        # In this order: the other thread sees its context end, and only then goes what it waits on.
+        rclpy.try_shutdown()
+        thread.join()
+        executor.shutdown()
+        node.destroy_node()
+
+
+def make_punctual(node: ServoNode) -> None:
+    """Make the calling thread as punctual as the node's parameters ask and the system permits."""
+    settings = node.settings
+    node.real_time = become_real_time(
+        settings['real_time.priority'], settings['real_time.cpus'],
+        settings['real_time.lock_memory'])
+    for refusal in node.real_time.refusals:
+        node.get_logger().warning(refusal)
+
+
 def main() -> int:
     """Run the node until it is told to stop."""
     ending = threading.Event()
@@ -188,27 +217,13 @@ def main() -> int:
         print(f'servo_node: {error}', file=sys.stderr)
         rclpy.try_shutdown()
         return 1
-    executor = SingleThreadedExecutor()
-    executor.add_node(node)
-    spinning = threading.Thread(target=_spin, args=(executor,), name='ros', daemon=True)
-    spinning.start()
-    settings = node.settings
-    node.real_time = become_real_time(
-        settings['real_time.priority'], settings['real_time.cpus'],
-        settings['real_time.lock_memory'])
-    for refusal in node.real_time.refusals:
-        node.get_logger().warning(refusal)
-    try:
-        run(node, ending)
-    except PhysisError as error:
-        node.get_logger().error(str(error))
-        return 1
-    finally:
-        # In this order: the other thread sees its context end, and only then goes what it waits on.
-        rclpy.try_shutdown()
-        spinning.join()
-        executor.shutdown()
-        node.destroy_node()
+    with spinning(node):
+        make_punctual(node)
+        try:
+            run(node, ending)
+        except PhysisError as error:
+            node.get_logger().error(str(error))
+            return 1
     return 0
 
 

@@ -36,13 +36,12 @@ from physis_ros.diagnostics import Thresholds, statuses
 from physis_ros.ingest.observation import Observation
 from physis_ros.ingest.subscriptions import Ingest
 from physis_ros.msg import ActionChunk, StreamReport
-from physis_ros.parameters import Settings
 from physis_ros.policy import Policy, make_policy
 from physis_ros.ring_name import ring_name
 from physis_ros.steady_time import SteadyTime
 from physis_ros.stream_report import StreamStatus, stream_report
 from physis_ros.timed_publisher import TimedPublisher
-from physis_ros.wam_settings import WAM_SETTINGS, camera_settings
+from physis_ros.wam_settings import declare_wam_settings
 
 _WATCH_HZ = 50.0
 _DIAGNOSTICS_HZ = 1.0
@@ -68,11 +67,7 @@ class WamNode(LifecycleNode):
     def __init__(self, start: EngineFactory = start_engine) -> None:
         super().__init__('wam_node')
         self._start_engine = start
-        self._settings = Settings(self, WAM_SETTINGS)
-        for camera in self.get_parameter('camera_names').value or ():
-            for setting in camera_settings(camera):
-                self._settings.add(setting)
-        self._settings.refuse_bad_changes()
+        self._settings = declare_wam_settings(self)
         self._steady_clock = Clock(clock_type=ClockType.STEADY_TIME)
         self._state = 'unconfigured'
         self._policy: Policy | None = None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from rclpy.node import Node
+
 from physis_core.delivery.handover import STRATEGIES
 from physis_core.planning.modes import MODES
 from physis_ros.ingest.image import ENCODINGS
-from physis_ros.parameters import Setting
+from physis_ros.parameters import Setting, Settings
 
 RELIABILITIES = ('best_effort', 'reliable')
 TRANSPORTS = ('raw', 'compressed')
@@ -65,6 +67,16 @@ WAM_SETTINGS = (
     Setting('error.rate_share', 0.5, 'share of an expected rate below which there is an error',
             0.0, 1.0),
 )
+
+
+def declare_wam_settings(node: Node) -> Settings:
+    """Declare the parameters of a node, with those of each camera it names."""
+    settings = Settings(node, WAM_SETTINGS)
+    for camera in node.get_parameter('camera_names').value or ():
+        for setting in camera_settings(camera):
+            settings.add(setting)
+    settings.refuse_bad_changes()
+    return settings
 
 
 def camera_settings(camera: str) -> tuple[Setting, ...]:

@@ -19,6 +19,7 @@ from physis_core.cli import benches
 from physis_core.errors import InputError
 
 GROUP = 'physis.commands'
+BENCH_GROUP = 'physis.benches'
 COMMANDS = {name: f'physis_core.cli.{name}'
             for name in ('admit', 'bench', 'capacity', 'pareto', 'plan', 'profile', 'simulate')}
 
@@ -52,9 +53,11 @@ def command_modules() -> dict[str, str]:
 
 
 def bench_modules() -> dict[str, str]:
-    """Every bench's module by name."""
-    return {module.name: f'{benches.__name__}.{module.name}'
-            for module in pkgutil.iter_modules(benches.__path__)}
+    """Every bench's module by name; other packages add theirs in the group `physis.benches`."""
+    own = {module.name: f'{benches.__name__}.{module.name}'
+           for module in pkgutil.iter_modules(benches.__path__)}
+    plugins = {entry.name: entry.value for entry in metadata.entry_points(group=BENCH_GROUP)}
+    return {**own, **{name: plugins[name] for name in sorted(plugins.keys() - own)}}
 
 
 def load(kind: str, name: str, modules: Mapping[str, str]) -> Command:

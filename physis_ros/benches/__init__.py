@@ -1,0 +1,1 @@
+"""Benches of the robot's side: `physis bench servo | handover | ingest`."""
