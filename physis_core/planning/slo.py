@@ -13,7 +13,7 @@ _UNITS = {
     'frames/s': 'frames', 'frame/s': 'frames', 'fps': 'frames',
     'control_points/s': 'control points', 'control_point/s': 'control points',
 }
-_GOAL = re.compile(r'\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*(\S+)\s*', re.IGNORECASE)
+_GOAL = re.compile(r'\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]\S*)\s*', re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,145 @@
+"""The planning commands: what they print, and one sentence for every bad input."""
+
+import json
+
+import pytest
+from physis_core.cli.main import main
+from physis_core.planning.plan import Plan
+from physis_core.planning.profile import Profile
+
+
+def object_of(capsys, *arguments):
+    """The JSON object on the last line of a command's output."""
+    assert main([*arguments, '--json']) == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_capacity(capsys):
+    seen = object_of(capsys, 'capacity', '--devices', '24', '--memory-gb', '78', '--slo-ms', '1600',
+                     '--bmax', '8', '--device-model', 'h100')
+    assert list(seen) == ['wan2.1-1.3b', 'wan2.2-5b', 'wan2.1-14b', 'ltx-2.x', 'h3']
+    for row in seen.values():
+        assert {'even', 'best_fit', 'best_fit_lds', 'wrap', 'portfolio', 'upper_bound',
+                'search_ms'} <= row.keys()
+        assert row['even'] <= row['portfolio'] <= int(row['upper_bound'])
+    assert [row['wrap'] for row in seen.values()] == [77, 79, 38, 54, 17]
+
+
+def test_capacity_under_a_response_limit(capsys):
+    seen = object_of(capsys, 'capacity', '--devices', '4', '--models', 'h3',
+                     '--max-response-ms', '2000')['h3']
+    assert 0 < seen['within_response'] <= seen['portfolio']
+    assert seen['response_ms'] <= 2000
+
+
+def test_plan(capsys):
+    seen = object_of(capsys, 'plan', 'wan2.1-1.3b', '--devices', '1,8,30', '--t-ms', '0.8,2.105')
+    assert [seen[count]['lower_bound_ms'] for count in ('1', '8', '30')] == [276.6, 34.575, 9.22]
+    for plans in seen.values():
+        assert {'sequential', 'wave', 'streamdiffusionv2', 'full_split'} <= {
+            one['mode'] for one in plans['front']}
+        assert all({'mode', 'period_ms', 'response_ms', 'batch', 'weight_copies'} <= one.keys()
+                   for one in plans['front'])
+        assert plans['front'][0]['period_ms'] <= 1.07 * plans['lower_bound_ms']
+
+
+def test_a_plan_is_written_drawn_and_simulated(capsys, tmp_path):
+    plan, picture = tmp_path / 'plan.json', tmp_path / 'plan.svg'
+    assert main(['plan', 'so101', '--devices', '2', '--t-ms', '1,1', '--out', str(plan),
+                 '--plot', str(picture)]) == 0
+    assert 'streamdiffusionv2' in capsys.readouterr().out
+    assert Plan.from_json(plan.read_text()).devices == 2
+    assert picture.read_text().startswith('<?xml')
+    seen = object_of(capsys, 'simulate', '--plan', str(plan), '--t-ms', '1,1', '--chunks', '120',
+                     '--warmup', '60')
+    assert seen['period_ratio'] == pytest.approx(1, abs=0.1)
+    assert len(seen['utilisation']) == 2
+
+
+def test_simulate_a_line(capsys):
+    line = ('simulate', '--stages', '20', '--chunks', '400')
+    seen = object_of(capsys, *line, '--cv', '0')
+    assert seen['total_periods'] == 419 and seen['period_ratio'] == 1
+    jittered = object_of(capsys, *line, '--cv', '0.05', '--slots', '1', '--warmup', '100')
+    barrier = object_of(capsys, *line, '--cv', '0.05', '--slots', '1', '--barrier')
+    assert 1 < jittered['period_ratio'] < barrier['period_ratio']
+    assert object_of(capsys, *line, '--cv', '0.05', '--pace-ms', '1.2')['response_periods'] < 21
+
+
+def test_admit_generated_and_from_a_file(capsys, tmp_path):
+    trace = tmp_path / 'trace.json'
+    assert main(['admit', '--generate', 'fleet', '--devices', '4', '--out', str(trace)]) == 0
+    capsys.readouterr()
+    seen = object_of(capsys, 'admit', '--trace', str(trace), '--devices', '4')
+    for name in ('even', 'best_fit'):
+        assert seen['ours']['carried_load'] > seen[name]['carried_load']
+    assert seen['ours']['admitted'] + seen['ours']['refused'] == seen['sessions']
+    assert sum(seen['ours']['refused_for'].values()) == seen['ours']['refused']
+
+
+def test_pareto(capsys, tmp_path):
+    seen = object_of(capsys, 'pareto', 'so101', '--devices', '1,2', '--t-ms', '1,1',
+                     '--plot', str(tmp_path / 'front.png'))
+    assert {one['devices'] for one in seen['front']} == {1, 2}
+    for one in seen['front']:
+        assert one['response_ms'] < one['age_ms']
+        # late binding: mean age (D+1)/(2D) of the response, here with D = 4
+        assert one['age_ms'] - one['late_binding_age_ms'] == pytest.approx(
+            one['response_ms'] * (1 - 5 / 8))
+    assert (tmp_path / 'front.png').stat().st_size > 1000
+
+
+def test_profile_measures_what_is_here(capsys, tmp_path):
+    path = tmp_path / 'profile.json'
+    seen = object_of(capsys, 'profile', 'so101', '--bmax', '2', '--blocks', '1', '--repeats', '5',
+                     '--device', 'cpu', '--out', str(path))
+    profile = Profile.load(path, seen['device'])
+    assert profile.max_batch == 2 and profile.source == 'measured'
+    assert profile.groups[0].kv_bytes == 2 * 5 * 6 * 128 * 4  # K and V, 5 chunks, 6 tokens, fp32
+    plans = object_of(capsys, 'plan', 'so101', '--devices', '2', '--profile', str(path))
+    assert plans['2']['lower_bound_ms'] > 0
+
+
+def test_bench_planning(capsys):
+    seen = object_of(capsys, 'bench', 'planning', '--plan-devices', '10', '--devices', '4',
+                     '--streams', '5', '--admissions', '10')
+    assert seen['admissions'] == 10
+    assert seen['plan_period_over_bound'] < 1.1
+
+
+@pytest.mark.parametrize('arguments, says', [
+    ('plan wan9 --json', 'model `wan9` has no preset; choose one of'),
+    ('plan h3 --devices 1', '`h3` needs 143 GB'),
+    ('plan so101 --devices 0', '--devices is `0`; each is at least 1'),
+    ('plan so101 --devices two', '--devices is `two`; write whole numbers'),
+    ('plan so101 --t-ms 1', '--t-ms is `1`; write two numbers'),
+    ('plan so101 --bmax 0', '--bmax is 0'),
+    ('plan so101 --device-model b9', '`b9` is not described'),
+    ('plan so101 --goal 50Hz', 'does not say what is counted'),
+    ('plan so101 --slo-ms 5 --goal 1fps', 'give one of them'),
+    ('plan so101 --devices 1 --t-ms 1,1 --slo-ms 1', 'no plan has a period of 1 ms or less'),
+    ('plan so101 --devices 1 --t-ms 1,1 --mode magic', 'mode `magic` is not among'),
+    ('plan so101 --devices 1 --t-ms 1,1 --plot plan.xyz', 'has the ending `.xyz`'),
+    ('plan so101 --cluster nowhere', 'cluster `nowhere` is neither'),
+    ('plan so101 --profile nowhere.json', 'nowhere.json cannot be read'),
+    ('capacity --slo-ms 1', 'is shorter than its slowest stage'),
+    ('capacity --devices 0', '0 devices; give at least 1'),
+    ('capacity --memory-gb -1', '--memory-gb is -1'),
+    ('capacity --slo-ms x', "invalid float value: 'x'"),
+    ('simulate', 'give either --stages'),
+    ('simulate --stages 0', '--stages is 0'),
+    ('simulate --stages 2 --chunks 5 --warmup 4', 'leave no interval'),
+    ('simulate --stages 2 --slots -1', '-1 slots'),
+    ('simulate --stages 2 --cv 99', 'coefficient of variation 99'),
+    ('simulate --plan nowhere.json', 'nowhere.json cannot be read'),
+    ('admit', 'give either --trace FILE or --generate NAME'),
+    ('admit --trace nowhere.json', 'nowhere.json cannot be read'),
+    ('profile nothing', 'model `nothing` is not known'),
+    ('profile so101 --bmax 0 --device cpu', '--bmax is 0'),
+    ('profile so101 --device quantum', 'device `quantum` cannot be used'),
+])
+def test_bad_input_is_one_sentence(capsys, arguments, says):
+    assert main(arguments.split()) == 2
+    out, err = capsys.readouterr()
+    assert says in err
+    assert err.count('\n') == 1 and out == ''

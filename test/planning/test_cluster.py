@@ -1,0 +1,60 @@
+"""Clusters in words and in files."""
+
+import pytest
+from physis_core.errors import InputError
+from physis_core.planning.cluster import GB, Link, read_cluster
+
+
+def test_short_form():
+    cluster = read_cluster('24xH100-80G')
+    assert len(cluster.devices) == 24
+    assert {device.memory_bytes for device in cluster.devices} == {78 * GB}
+    assert [device.domain for device in cluster.devices] == [0] * 8 + [1] * 8 + [2] * 8
+
+
+def test_hops_know_the_domain():
+    cluster = read_cluster('16xH100')
+    size = 14_376_960
+    assert cluster.hop_us(3, 3, size) == 0
+    assert cluster.hop_us(0, 7, size) == round(5 + size / 450e3)
+    assert cluster.hop_us(7, 8, size) == round(15 + size / 50e3)
+
+
+def test_file(tmp_path):
+    path = tmp_path / 'cluster.yaml'
+    path.write_text('hosts:\n- {model: h100, devices: 2}\n- {model: h200, devices: 1, '
+                    'memory_gb: 100}\nslow: {gb_s: 10, latency_us: 30}\n')
+    cluster = read_cluster(str(path))
+    assert [device.memory_bytes // GB for device in cluster.devices] == [78, 78, 98]
+    assert cluster.slow == Link(10, 30)
+
+
+@pytest.mark.parametrize('text, says', [
+    ('hosst:\n- {model: h100, devices: 2}\n', 'unknown key `hosst`; did you mean `hosts`'),
+    ('hosts:\n- {model: h100, devises: 2}\n', 'host 0 has the unknown key `devises`'),
+    ('hosts:\n- {model: h100}\n', 'host 0 lacks `devices`'),
+    ('hosts:\n- {model: h100, devices: two}\n', 'must be a whole number'),
+    ('hosts:\n- {model: h101, devices: 2}\n', '`h101` is not described'),
+    ('hosts:\n- {model: h100, devices: 2, memory_gb: much}\n', 'must be a number'),
+    ('hosts:\n- {model: h100, devices: 2, memory_gb: 1}\n', 'more than its reserve'),
+    ('hosts: []\n', 'at least one host'),
+    ('hosts: [', 'is not YAML'),
+    ('- h100\n', 'holds list'),
+])
+def test_typos_are_named(tmp_path, text, says):
+    path = tmp_path / 'cluster.yaml'
+    path.write_text(text)
+    with pytest.raises(InputError, match=says):
+        read_cluster(str(path))
+
+
+@pytest.mark.parametrize('text', ['many', '0xH100', '4xH100-1G', 'nowhere.yaml'])
+def test_bad_clusters(text):
+    with pytest.raises(InputError):
+        read_cluster(text)
+
+
+def test_first_devices():
+    assert len(read_cluster('4xH100').first(2).devices) == 2
+    with pytest.raises(InputError, match='5 devices of 4'):
+        read_cluster('4xH100').first(5)
