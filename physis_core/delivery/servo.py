@@ -98,6 +98,11 @@ class ServoPlayer:
         """Control points that are kept, played or to come."""
         return len(self._timeline)
 
+    def planned(self, time_ns: int) -> Floats | None:
+        """Where the plan, as of the last step, has the joints at a time; None: nowhere."""
+        sample = self._timeline.sample(time_ns)
+        return None if sample is None else sample.position
+
     def accept(self, chunk: PlannedChunk, measured: Floats) -> None:
         """Take a chunk, to be planned at the next step; one of another epoch is ignored.
 
