@@ -71,17 +71,16 @@ def resized(pixels: Pixels, height: int, width: int) -> Pixels:
     """The image at the size the model takes, ``[height, width, 3]``, contiguous."""
     if pixels.shape[:2] == (height, width):
         return np.ascontiguousarray(pixels)
-    source_height, source_width = pixels.shape[:2]
-    if source_height % height == 0 and source_width % width == 0 and (
-            source_height // height == source_width // width):
-        # Whole pixels become one: their mean, in one pass over the source.
-        factor = source_height // height
-        cells = pixels.reshape(height, factor, width, factor, 3)
-        return np.rint(cells.mean((1, 3), dtype=np.float32)).astype(np.uint8)
-    tensor = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None]
+    # torch takes rows of any stride, but none that run backwards: colours are turned at the end,
+    # where there are few pixels. So the large image is read once, where it lies in the message.
+    backwards = pixels.strides[2] < 0
+    source = pixels[:, :, ::-1] if backwards else pixels
+    if source.strides[2] == 0:  # one grey channel seen three times
+        source = np.ascontiguousarray(source)
     small = torch.nn.functional.interpolate(
-        tensor, (height, width), mode='bilinear', antialias=True)
-    return small[0].permute(1, 2, 0).contiguous().numpy()
+        torch.from_numpy(source).permute(2, 0, 1)[None], (height, width), mode='bilinear',
+        antialias=True)[0].permute(1, 2, 0).numpy()
+    return np.ascontiguousarray(small[:, :, ::-1] if backwards else small)
 
 
 def _from_bayer(camera: str, rows: Pixels, cell: str) -> Pixels:

@@ -105,6 +105,16 @@ def test_resizing_keeps_the_picture(size: tuple[int, int]) -> None:
     assert np.abs(small[10, 2:-2, 1] - expected[2:-2]).max() < 4
 
 
+@pytest.mark.parametrize('encoding', ['bgr8', 'mono8', 'rgba8'])
+def test_resizing_keeps_the_colours_of_every_layout(encoding: str) -> None:
+    channels = {'bgr8': 3, 'mono8': 1, 'rgba8': 4}[encoding]
+    pixels = np.zeros((480, 640, channels), np.uint8)
+    pixels[:, :, 0] = 200
+    seen = resized(pixels_of('front', message(pixels, encoding, padding=7)), 64, 64)
+    expected = {'bgr8': [0, 0, 200], 'mono8': [200, 200, 200], 'rgba8': [200, 0, 0]}[encoding]
+    assert (seen == expected).all()
+
+
 def test_a_compressed_image() -> None:
     image_module = pytest.importorskip('PIL.Image')
     picture = np.zeros((480, 640, 3), np.uint8)
