@@ -2,7 +2,8 @@
 
 What a stream needs (time, memory, places) is reserved by the planner's admission before anything is
 touched, so a refusal changes nothing and an admitted stream keeps what it was promised.  Nobody is
-ever moved to make room.
+ever moved to make room.  A thread watches the devices: while one is overloaded nobody is admitted,
+and the least important streams shed chunks at the entrance.
 """
 
 from __future__ import annotations
@@ -23,13 +24,19 @@ from physis_core.planning.profile import Profile
 from physis_core.planning.slo import SLO, period_from_goal
 from physis_core.planning.strategies import Strategy, portfolio
 from physis_core.runtime.engine import Engine, EngineOptions
+from physis_core.runtime.off_profile import OffProfile, off_profile
+from physis_core.runtime.overload import Overload, OverloadWatch, Queued
 from physis_core.runtime.provision import DeviceProvision, Provision
+from physis_core.runtime.relief import BEST_EFFORT, Relief
 from physis_core.runtime.stream import Stream, StreamOptions
 from physis_core.runtime.virtual import VirtualModel
 from physis_core.runtime.workload import Workload, description_of
 from physis_core.units import NS_PER_US, OutputSemantics
 
 _WAITS = 2  # before each stage a chunk may wait for one full batch
+_LOOK_S = 0.1
+_LOOKS_PER_ANSWER = 3
+_RECENT_TASKS = 2048
 _CHUNKS_EACH = 4  # places for chunks under way, per stream slot
 
 
@@ -41,11 +48,14 @@ class Visitor:
         seed: of its noise.
         prompt: the model's prompt inputs by name.
         queue_chunks: finished chunks kept for it.
+        priority: under overload streams of a lower one give way first; a negative one is best
+            effort: nothing is reserved, and the stream always gives way.
     """
 
     seed: int = 0
     prompt: Mapping[str, np.ndarray] = field(default_factory=dict)
     queue_chunks: int = 8
+    priority: int = 0
 
 
 class FrontDoor:
@@ -68,11 +78,21 @@ class FrontDoor:
         """
         self._description = description_of(workload)
         self._profile = profile if isinstance(workload, VirtualModel) else _preloaded(profile)
+        self._cluster = cluster
+        self._strategy = strategy
         self._admission = Admission(cluster, strategy)
         self._names = itertools.count()
         self._admitted: dict[str, Stream] = {}
+        self._unpromised: dict[str, Stream] = {}
         self._lock = threading.Lock()
+        self._overloads: list[Overload] = []
         self.engine = Engine(workload, _provision(profile, cluster, slots), options=options)
+        self._watch = OverloadWatch(profile.graph, len(cluster.devices), profile.max_batch)
+        self._relief = Relief(self.engine.give_way)
+        self._logged = [0] * len(cluster.devices)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._look_after, name='physis-door', daemon=True)
+        self._thread.start()
 
     def __enter__(self) -> FrontDoor:
         return self
@@ -103,6 +123,10 @@ class FrontDoor:
         with self._lock:
             self._let_go()
             name = f'stream-{next(self._names)}'
+            if visitor.priority <= BEST_EFFORT:
+                return self._open_unpromised(name, promise, visitor)
+            if self._overloads:
+                raise Refused(f'no stream is admitted during an overload: {self._overloads[0]}')
             plan = self._admission.admit(name, self._profile, promise)
             try:
                 stream = self._open(plan, promise, visitor)
@@ -114,10 +138,25 @@ class FrontDoor:
 
     @property
     def streams(self) -> list[Stream]:
-        """The admitted streams that have not ended."""
+        """The streams that have not ended, those without a promise last."""
         with self._lock:
             self._let_go()
-            return list(self._admitted.values())
+            return [*self._admitted.values(), *self._unpromised.values()]
+
+    @property
+    def overloads(self) -> list[Overload]:
+        """The devices that are overloaded now."""
+        return list(self._overloads)
+
+    @property
+    def shedding(self) -> dict[int, int]:
+        """Slots of the streams that shed at the entrance, and of how many chunks they keep one."""
+        return self._relief.shedding
+
+    def off_profile(self) -> list[OffProfile]:
+        """Blocks that lately took another time than their profile says."""
+        return off_profile(self._profile, [log.latest(_RECENT_TASKS)
+                                           for log in self.engine.stage_logs()])
 
     def reserved(self) -> list[tuple[float, int]]:
         """Of each device, the share of its time and the bytes of its memory that are promised."""
@@ -129,12 +168,23 @@ class FrontDoor:
 
     def close(self) -> None:
         """End all streams and the engine.  Safe to call twice."""
+        self._closing.set()
+        self._thread.join()
         self.engine.close()
+
+    # -- opening -----------------------------------------------------------------------------------
 
     def _promise(self, slo: SLO | str, semantics: OutputSemantics | None) -> SLO:
         if isinstance(slo, SLO):
             return slo
         return SLO(period_from_goal(slo, semantics or self._description.semantics))
+
+    def _open_unpromised(self, name: str, promise: SLO, visitor: Visitor) -> Stream:
+        """Open a best-effort stream where it would go if the devices were empty."""
+        plan = Admission(self._cluster, self._strategy).admit(name, self._profile, promise)
+        stream = self._unpromised[name] = self._open(plan, promise, visitor)
+        self.engine.give_way(stream, True)
+        return stream
 
     def _open(self, plan: Plan, promise: SLO, visitor: Visitor) -> Stream:
         self._check_places(plan)
@@ -143,12 +193,15 @@ class FrontDoor:
         lead_us = promise.max_response_us or _WAITS * response_us
         return self.engine.open_stream(StreamOptions(
             seed=visitor.seed, prompt=visitor.prompt, queue_chunks=visitor.queue_chunks,
-            period_ns=promise.period_us * NS_PER_US, lead_ns=lead_us * NS_PER_US), predicted)
+            priority=visitor.priority, period_ns=promise.period_us * NS_PER_US,
+            lead_ns=lead_us * NS_PER_US), predicted)
 
     def _check_places(self, plan: Plan) -> None:
-        places = self.engine.provision.in_flight
-        taken = sum(stream.plan.max_in_flight for stream in self._admitted.values())
-        if taken + plan.max_in_flight > places:
+        provision = self.engine.provision
+        places = provision.in_flight
+        open_now = (*self._admitted.values(), *self._unpromised.values())
+        taken = sum(stream.plan.max_in_flight for stream in open_now)
+        if len(open_now) < provision.slots and taken + plan.max_in_flight > places:
             raise Refused(f'a stream of this period has up to {plan.max_in_flight} chunks under '
                           f'way, and {taken} of {places} places are taken; ask for a longer period '
                           'or start the engine with more slots')
@@ -158,6 +211,31 @@ class FrontDoor:
         for name in [name for name, stream in self._admitted.items() if stream.ended is not None]:
             del self._admitted[name]
             self._admission.leave(name)
+        for name in [name for name, stream in self._unpromised.items() if stream.ended is not None]:
+            del self._unpromised[name]
+
+    # -- overload ----------------------------------------------------------------------------------
+
+    def _look_after(self) -> None:
+        """The thread that watches the devices."""
+        looks = 0
+        while not self._closing.wait(_LOOK_S):
+            streams = self.streams
+            queued = [Queued(stream.slot, stream.plan, stream.epoch, stream.released,
+                             stream.held_back) for stream in streams]
+            self._overloads = self._watch.look(self._new_records(), queued)
+            looks += 1
+            if looks % _LOOKS_PER_ANSWER == 0:
+                self._relief.answer(self._overloads, streams)
+
+    def _new_records(self) -> list[np.ndarray]:
+        """The tasks that each device has ended since the last look."""
+        records = []
+        for device, log in enumerate(self.engine.stage_logs()):
+            total = log.total
+            records.append(log.latest(total - self._logged[device]))
+            self._logged[device] = total
+        return records
 
 
 def full_batch_response_us(profile: Profile) -> int:
