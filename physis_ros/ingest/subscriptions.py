@@ -25,8 +25,9 @@ from physis_ros.parameters import Settings
 from physis_ros.policy import Policy
 from physis_ros.steady_time import SteadyTime
 
-# A capture that lies this far in the future is a clock that is not ours.
-_AHEAD_NS = 20 * NS_PER_MS
+# A capture that lies further in the future is of a clock that is not ours.  Simulated time is known
+# only as well as /clock was heard lately.
+_AHEAD_NS = 100 * NS_PER_MS
 
 
 class Ingest:
