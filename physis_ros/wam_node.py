@@ -38,6 +38,7 @@ from physis_ros.ingest.subscriptions import Ingest
 from physis_ros.msg import ActionChunk, StreamReport
 from physis_ros.policy import Policy, make_policy
 from physis_ros.ring_name import ring_name
+from physis_ros.stage_status import stage_status
 from physis_ros.steady_time import SteadyTime
 from physis_ros.stream_report import StreamStatus, stream_report
 from physis_ros.timed_publisher import TimedPublisher
@@ -377,6 +378,8 @@ class WamNode(LifecycleNode):
         status = self._status()
         message = DiagnosticArray(status=statuses(
             self.get_name(), self._state, status, self._thresholds() if status else None))
+        if self._engine is not None:
+            message.status.append(stage_status(self.get_name(), self._engine.stage_logs()))
         message.header.stamp = self.get_clock().now().to_msg()
         self._diagnostics.publish(message)
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_PREFIX = 'stage '
-_SUFFIX = ' mean_us'
+_STATUS = 'wam_node: stages'
+_KEY_END = ' p50 [us]'
 
 
 def stage_times_us(diagnostics: Mapping[str, Mapping[str, str]]) -> dict[str, float]:
-    """Mean time of one task [us] by stage (or worker), as far as the policy reports it."""
-    return {
-        key.removeprefix(_PREFIX).removesuffix(_SUFFIX): float(value)
-        for values in diagnostics.values() for key, value in values.items()
-        if key.startswith(_PREFIX) and key.endswith(_SUFFIX)}
+    """Median time of a task at each stage [us], by `step d block l`; empty: not reported."""
+    return {key.removesuffix(_KEY_END): float(value)
+            for key, value in diagnostics.get(_STATUS, {}).items() if key.endswith(_KEY_END)}

@@ -23,7 +23,7 @@ def rows(measures: Measures, stage_us: Mapping[str, float]) -> list[Row]:
     return [
         ('success', f'{100 * measures.success_rate:.0f} % of {measures.episodes} episodes',
          'the cube was carried to the disc and let go'),
-        ('time of a success', f'{measures.episode_s:.1f} s', 'median, simulated'),
+        ('time of a success', _seconds(measures.episode_s), 'median, simulated'),
         *((f'sensor: {source}', _hz(rate_hz), 'messages received from this source')
           for source, rate_hz in measures.sensor_hz.items()),
         ('replan', _hz(measures.replan_hz), 'newer observations that changed the motion'),
@@ -36,8 +36,8 @@ def rows(measures: Measures, stage_us: Mapping[str, float]) -> list[Row]:
         ('on time', f'{100 * measures.on_time_ratio:.2f} %',
          f'{measures.deadline_misses} of {measures.chunks} chunks missed their planned start'),
         ('refused by the controller', str(measures.rejected), 'trajectories it did not accept'),
-        *((f'stage: {name}', f'{mean_us:.0f} us', 'mean computing time of one task')
-          for name, mean_us in stage_us.items()),
+        ('stage, fastest / median / slowest', _stages(stage_us),
+         f'computing one of the {len(stage_us)} stages of a chunk, medians'),
         ('real time', f'{100 * measures.real_time_factor:.1f} %',
          'simulated time over elapsed time; less than 100: the machine is too slow'),
     ]
@@ -67,8 +67,19 @@ def _hz(rate_hz: float) -> str:
     return 'not measured' if math.isnan(rate_hz) else f'{rate_hz:.2f} Hz'
 
 
+def _seconds(duration_s: float) -> str:
+    return 'none' if math.isnan(duration_s) else f'{duration_s:.1f} s'
+
+
 def _parts(age: AgeStatistics) -> str:
     return f'{age.capture:.1f} + {age.queue:.1f} + {age.response:.1f} + {age.handoff:.1f} ms'
+
+
+def _stages(stage_us: Mapping[str, float]) -> str:
+    if not stage_us:
+        return 'not measured'
+    times = sorted(stage_us.values())
+    return f'{times[0]:.0f} / {times[len(times) // 2]:.0f} / {times[-1]:.0f} us'
 
 
 def _finite(value: Any) -> Any:

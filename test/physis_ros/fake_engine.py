@@ -11,6 +11,7 @@ import numpy as np
 
 from physis_core.errors import StreamError
 from physis_core.runtime.engine import FinishedChunk, StreamOptions
+from physis_core.runtime.telemetry import StageLog
 
 MS = 1_000_000
 POINTS, JOINTS = 8, 6
@@ -105,6 +106,9 @@ class FakeEngine:
     def open_stream(self, options: StreamOptions) -> FakeStream:
         self.streams.append(FakeStream(options, epoch=1 + 10 * len(self.streams)))
         return self.streams[-1]
+
+    def stage_logs(self) -> list[StageLog]:
+        return []
 
     def close(self) -> None:
         self.closed = True

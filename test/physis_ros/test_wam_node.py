@@ -394,7 +394,7 @@ def test_every_subject_of_the_diagnostics_is_there(bench: Bench) -> None:
     assert set(bench.graph.diagnostics) == {
         f'wam_node: {what}' for what in (
             'node', 'sensor front', 'sensor wrist', 'sensor joints', 'replan', 'chunk', 'servo',
-            'action age', 'deadlines', 'buffer')}
+            'action age', 'deadlines', 'buffer', 'stages')}
     assert bench.graph.diagnostics['wam_node: servo'].level == DiagnosticStatus.ERROR
 
 
