@@ -119,15 +119,15 @@ def _timed(plan: Plan, profile: Profile, cluster: Cluster, slo: SLO | None
 
     try:
         tables = [table(dependency_bound_us(profile))]
+        first = tables[0]
+        rounds = first.round_us // first.period_us
+        if plan.batch.across_steps and rounds and first.round_us % first.period_us:
+            tables.append(table(-(-first.round_us // rounds)))
+        heaviest_us = max(device_loads_us(batches, plan.devices, profile.mean_us))
+        if plan.graph.kv_mode is KVMode.SAME_STEP and first.period_us > heaviest_us:
+            tables.append(table(heaviest_us, dense=True))
     except PlanError:
         return
-    first = tables[0]
-    rounds = first.round_us // first.period_us
-    stays_together = plan.batch.across_steps
-    if stays_together and rounds and first.round_us % first.period_us:
-        tables.append(table(-(-first.round_us // rounds)))
-    if first.period_us > max(device_loads_us(batches, plan.devices, profile.mean_us)):
-        tables.append(table(dependency_bound_us(profile), dense=True))
     for each in tables:
         yield Candidate(_predicted(plan, each, profile, sizes, slo, len(cluster.devices)), each)
 

@@ -18,7 +18,6 @@ from physis_core.planning.calendar import Calendar
 from physis_core.planning.loads import StageTime, StepBatch, device_loads_us
 
 _STRETCH = 1.005
-_ATTEMPTS = 400
 
 HopTime = Callable[[int, int], int]
 """Time of a hidden state [us] from (sender, receiver)."""
@@ -65,14 +64,19 @@ def timetable(graph: StageGraph, batches: Sequence[StepBatch], stage_us: StageTi
     """
     loads = device_loads_us(batches, 1 + max(batch.device for batch in batches), stage_us)
     period_us = max(period_us, *loads)
-    for _ in range(_ATTEMPTS):
+    # One chunk at a time fits in this, whatever the placement; a longer period helps nobody.
+    devices = {batch.device for batch in batches}
+    longest_hop_us = max(hop_us(sender, receiver) for sender in devices for receiver in devices)
+    enough_us = _STRETCH * max(period_us, 2 * graph.stages * longest_hop_us + sum(
+        stage_us(batch.block, len(batch.steps)) * len(batch.steps) for batch in batches))
+    while period_us <= enough_us:
         attempt = _Attempt(graph, batches, stage_us, hop_us, period_us, dense)
         table = attempt.build()
         if table is not None:
-            needed_us = _history_period_us(table, graph, attempt.length_us)
+            needed_us = _history_period_us(table, graph, hop_us)
             if needed_us <= period_us:
                 return table
-            period_us = max(needed_us, period_us + 1)
+            period_us = max(min(needed_us, int(enough_us)), period_us + 1)
         else:
             period_us = round(period_us * _STRETCH) + 1
     raise PlanError(
@@ -166,18 +170,21 @@ def _sections(batches: Sequence[StepBatch], passes: int) -> list[list[int]]:
     return sections
 
 
-def _history_period_us(table: Timetable, graph: StageGraph,
-                       length_us: dict[StepBatch, int]) -> int:
-    """The least period at which every task finds the KV it reads [us]."""
+def _history_period_us(table: Timetable, graph: StageGraph, hop_us: HopTime) -> int:
+    """The least period at which every task finds the KV it reads [us].
+
+    KV that is read on another device travels there like a hidden state.
+    """
     if not graph.window_chunks:
         return 0
-    lengths = {(step, slot.batch.block): slot.length_us
-               for slot in table.slots for step in slot.batch.steps}
+    slot_of = {(step, slot.batch.block): slot for slot in table.slots for step in slot.batch.steps}
     needed = 0
     for stage, start in enumerate(table.start_us):
         step, block = graph.step_block(stage)
         source = graph.kv_source_step(step)
         if source != step:
-            written = table.start_us[graph.stage(source, block)] + lengths[(source, block)]
-            needed = max(needed, written - start)
+            slot = slot_of[source, block]
+            there_us = (table.start_us[graph.stage(source, block)] + slot.length_us
+                        + hop_us(slot.batch.device, slot_of[step, block].batch.device))
+            needed = max(needed, there_us - start)
     return needed

@@ -344,6 +344,8 @@ class Twin:
             task = Task(work.task.chunk, work.task.step, work.task.block - source.base)
             self._send_kv(index, work.stream, task, now_ns)
             self._hand_over(index, work, task, now_ns)
+        if self._slots is not None and not device.blocked:
+            self._place_is_free(index, now_ns)
 
     def _send_kv(self, index: int, number: int, task: Task, now_ns: int) -> None:
         """KV that is read elsewhere travels there."""
@@ -398,7 +400,7 @@ class Twin:
         return waiting < (self._slots or 0) + (1 if idle else 0)
 
     def _place_is_free(self, index: int, now_ns: int) -> None:
-        """A device has taken a task into service: whoever was blocked before it moves on."""
+        """A device has taken a task, or has become idle: whoever was blocked before it moves on."""
         if not index:
             self._enter(0, now_ns)
             return
@@ -410,6 +412,7 @@ class Twin:
             following = self._sources[0].stream.plan.graph.next_task(work.task)
             if following is not None:
                 self._arrive(0, following, now_ns)
+            self._place_is_free(index - 1, now_ns)
 
 
 def _require_line(streams: Sequence[Stream], slots: int) -> None:

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from physis_core.cli.main import main
 from physis_core.planning.plan import Plan
 from physis_core.planning.profile import Profile

@@ -2,6 +2,7 @@
 
 import pytest
 from hypothesis import settings
+
 from physis_core.models.presets import load_preset
 from physis_core.planning.cost import analytic_profile
 from physis_core.planning.devices import load_device

@@ -3,11 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toy_profiles import affine_profile
+
 from physis_core.graph import KVMode
 from physis_core.planning.bound import dependency_bound_us, lower_bound_us, split_costs
 from physis_core.planning.loads import device_loads_us, step_batches
 from physis_core.planning.plan import BatchRule, Plan, ranks_from_devices
-from toy_profiles import affine_profile
 
 
 @pytest.mark.parametrize('devices, milliseconds', [

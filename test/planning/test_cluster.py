@@ -1,6 +1,7 @@
 """Clusters in words and in files."""
 
 import pytest
+
 from physis_core.errors import InputError
 from physis_core.planning.cluster import GB, Link, read_cluster
 

@@ -1,6 +1,7 @@
 """Costs from shapes: the published table, and the demo model's own description."""
 
 import pytest
+
 from physis_core.errors import InputError
 from physis_core.models import registry
 from physis_core.models.presets import load_preset, preset_names

@@ -1,6 +1,8 @@
 """The periodic schedule of many streams."""
 
 import pytest
+from toy_profiles import affine_profile
+
 from physis_core.errors import InputError
 from physis_core.planning.capacity import wrap
 from physis_core.planning.cluster import bare_cluster, uniform_cluster
@@ -8,7 +10,6 @@ from physis_core.planning.devices import load_device
 from physis_core.planning.pool import Pool, StreamClass
 from physis_core.planning.pool_schedule import pool_schedule
 from physis_core.planning.strategies import spread
-from toy_profiles import affine_profile
 
 
 def check(pool, schedule):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from toy_profiles import affine_profile
+
 from physis_core.errors import InputError
 from physis_core.planning.profile import BatchTimes, Profile, given_profile
 

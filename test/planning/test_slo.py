@@ -1,6 +1,7 @@
 """Goals in the user's words."""
 
 import pytest
+
 from physis_core.errors import InputError
 from physis_core.planning.slo import SLO, period_from_goal
 from physis_core.units import OutputSemantics

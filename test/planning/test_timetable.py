@@ -3,12 +3,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toy_profiles import affine_profile
+
 from physis_core.errors import PlanError
 from physis_core.graph import KVMode
 from physis_core.planning.loads import device_loads_us, step_batches
 from physis_core.planning.plan import BatchRule, Plan, ranks_from_devices
 from physis_core.planning.timetable import timetable
-from toy_profiles import affine_profile
 
 
 def no_hops(sender, receiver):

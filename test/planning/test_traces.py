@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from physis_core.errors import InputError
 from physis_core.models.presets import load_preset
 from physis_core.planning.cluster import uniform_cluster

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from physis_core.errors import InputError
 from physis_core.graph import StageGraph
 from physis_core.planning.modes import full_split

@@ -1,6 +1,7 @@
 """Predictions hold when plans are executed."""
 
 import pytest
+
 from physis_core.graph import StageGraph
 from physis_core.models.presets import load_preset
 from physis_core.planning.capacity import wrap

@@ -1,10 +1,12 @@
 """The event loop: the engine's dispatch under a virtual clock."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from physis_core.errors import InputError
 from physis_core.graph import KVMode, StageGraph, Task
 from physis_core.planning.modes import full_split, sequential, streamdiffusionv2, wave
@@ -52,7 +54,7 @@ def test_every_task_runs_once_after_what_it_depends_on(plan, seed):
     for device in range(plan.devices):
         here = sorted((batch.start_ns, batch.end_ns) for batch in outcome.batches
                       if batch.device == device)
-        assert all(end <= start for (_, end), (start, _) in zip(here, here[1:], strict=False))
+        assert all(end <= start for (_, end), (start, _) in pairwise(here))
     assert len(outcome.outputs_ns(0)) == 8
 
 
