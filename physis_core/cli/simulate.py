@@ -18,9 +18,10 @@ from physis_core.cli.report import print_json, print_table
 from physis_core.errors import InputError
 from physis_core.planning.plan import Plan
 from physis_core.planning.profile import Profile, given_profile
+from physis_core.simulation.delivered import delivered
 from physis_core.simulation.jitter import KINDS, Jitter
 from physis_core.simulation.line import barrier_departures_ns, line_flow, stage_times_ns
-from physis_core.simulation.twin import Stream, Twin, profile_ns
+from physis_core.simulation.twin import Outcome, Stream, Twin, profile_ns
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--slots', type=int, default=None, metavar='B',
                         help='places between two stages beyond the task in service and the '
                              "sender's finished one (as many as it takes)")
+    parser.add_argument('--deadline-ms', type=float, default=None, metavar='MS',
+                        help='a chunk of the plan is due this long after its planned entrance: '
+                             'count what the output buffer delivers')
     parser.add_argument('--barrier', action='store_true',
                         help='all stages of the line advance together, at the slowest of them; '
                              'nothing waits between them then, whatever --slots')
@@ -110,7 +114,20 @@ def simulate_plan(args: argparse.Namespace) -> dict[str, Any]:
             'response_ms': float(responses.mean() / 1e6),
             'response_p99_ms': float(np.quantile(responses, 0.99) / 1e6),
             'mean_batch': outcome.task_count / outcome.batch_count,
-            'utilisation': [busy / outcome.end_ns for busy in outcome.busy_ns]}
+            'utilisation': [busy / outcome.end_ns for busy in outcome.busy_ns],
+            **deadlines(args, plan, outcome)}
+
+
+def deadlines(args: argparse.Namespace, plan: Plan, outcome: Outcome) -> dict[str, Any]:
+    """What the output buffer would deliver, if there are deadlines."""
+    if args.deadline_ms is None:
+        return {}
+    if not plan.period_us:
+        raise InputError(f'--deadline-ms {args.deadline_ms:g}: the plan has no pace, so its chunks '
+                         'have no planned entrance; set its `period_us`')
+    counts = delivered(outcome.chunks[0][args.warmup:], 1000 * plan.period_us,
+                       1000 * positive_us(args.deadline_ms, '--deadline-ms'))
+    return {'delivered': counts.delivered, 'missed': counts.missed, 'dropped': counts.dropped}
 
 
 def intervals(left_ns: NDArray[np.int64], warmup: int, unit_ns: int | None) -> dict[str, Any]:

@@ -52,7 +52,8 @@ def test_a_plan_is_written_drawn_and_simulated(capsys, tmp_path):
     assert Plan.from_json(plan.read_text()).devices == 2
     assert picture.read_text().startswith('<?xml')
     seen = object_of(capsys, 'simulate', '--plan', str(plan), '--t-ms', '1,1', '--chunks', '120',
-                     '--warmup', '60')
+                     '--warmup', '60', '--deadline-ms', '500')
+    assert seen['delivered'] == 60 and seen['missed'] == 0
     assert seen['period_ratio'] == pytest.approx(1, abs=0.1)
     assert len(seen['utilisation']) == 2
 
