@@ -21,7 +21,8 @@ from physis_core.errors import InputError
 GROUP = 'physis.commands'
 BENCH_GROUP = 'physis.benches'
 COMMANDS = {name: f'physis_core.cli.{name}'
-            for name in ('admit', 'bench', 'capacity', 'pareto', 'plan', 'profile', 'simulate')}
+            for name in ('admit', 'bench', 'capacity', 'pareto', 'plan', 'profile', 'simulate',
+                         'top', 'trace')}
 
 _EXTRA_OF = {
     'OpenGL': 'demo', 'cupy': 'gpu', 'gymnasium': 'demo', 'imageio': 'demo',

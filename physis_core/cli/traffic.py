@@ -99,6 +99,12 @@ def sweep(riders: Sequence[Rider]) -> None:
             pass
 
 
+def leave(riders: Sequence[Rider]) -> None:
+    """Close all streams."""
+    for rider in riders:
+        rider.stream.close()
+
+
 def measure(engine: Engine, riders: Sequence[Rider], devices: int, seconds: float, warm_up_s: float
             ) -> Measured:
     """Serve streams, and account for what was due after the warm-up.

@@ -49,8 +49,25 @@ class StreamRow:
 
 
 @dataclass(frozen=True)
+class MemorySplit:
+    """Memory of a device's process [bytes].
+
+    Attributes:
+        weights: of the model's blocks, embedding and head.
+        kv: set aside for history.
+        activations: what running added at its peak.
+        workspace: the rest: interpreter, libraries, links.
+    """
+
+    weights: int = 0
+    kv: int = 0
+    activations: int = 0
+    workspace: int = 0
+
+
+@dataclass(frozen=True)
 class DeviceRow:
-    """One device: share of time in batches, its batches, queueing [ms], resident memory [bytes]."""
+    """One device: share of time in batches, its batches, queueing [ms], memory, its stages."""
 
     device: int
     busy: float
@@ -58,6 +75,7 @@ class DeviceRow:
     queueing_p50_ms: float
     queueing_p99_ms: float
     stages: tuple[StageNumbers, ...]
+    memory: MemorySplit
 
 
 @dataclass(frozen=True)
@@ -86,14 +104,17 @@ class Snapshot:
 
 
 def snapshot(model: str, first_ns: int, last_ns: int, chunks: Records,
-             tasks: Sequence[Records], edges: Sequence[EdgeRow] = ()) -> Snapshot:
+             tasks: Sequence[Records], edges: Sequence[EdgeRow] = (),
+             memory: Sequence[MemorySplit] = ()) -> Snapshot:
     """Account for a window, given the chunk records and each device's task records in it."""
     window_s = s_from_ns(last_ns - first_ns)
     chunks = chunks[(chunks['taken_ns'] >= first_ns) & (chunks['taken_ns'] < last_ns)]
     streams = tuple(_stream_row(chunks[chunks['stream'] == slot], len(tasks), window_s)
                     for slot in np.unique(chunks['stream']))
-    devices = tuple(_device_row(device, records[records['end_ns'] >= first_ns], first_ns, last_ns)
-                    for device, records in enumerate(tasks))
+    splits = memory or (MemorySplit(),) * len(tasks)
+    devices = tuple(
+        _device_row(device, records[records['end_ns'] >= first_ns], first_ns, last_ns, split)
+        for device, (records, split) in enumerate(zip(tasks, splits, strict=True)))
     pool = PoolGoodput(tuple(row.goodput for row in streams), len(tasks), window_s)
     return Snapshot(model, window_s, pool, streams, devices, tuple(edges))
 
@@ -123,12 +144,13 @@ def _stream_row(chunks: Records, devices: int, window_s: float) -> StreamRow:
                      devices * window_s / account.on_time if account.on_time else float('inf'))
 
 
-def _device_row(device: int, records: Records, first_ns: int, last_ns: int) -> DeviceRow:
+def _device_row(device: int, records: Records, first_ns: int, last_ns: int,
+                memory: MemorySplit) -> DeviceRow:
     queueing = (np.percentile(np.maximum(records['start_ns'] - records['arrived_ns'], 0), (50, 99))
                 / NS_PER_MS if len(records) else (float('nan'),) * 2)
     covered_ns = max(first_ns, int(records['start_ns'].min())) if len(records) else first_ns
     return DeviceRow(device, busy_ratio(records, covered_ns, last_ns), batch_numbers(records),
-                     float(queueing[0]), float(queueing[1]), tuple(stage_numbers(records)))
+                     float(queueing[0]), float(queueing[1]), tuple(stage_numbers(records)), memory)
 
 
 def window_start_ns(now_ns: int, window_s: float) -> int:

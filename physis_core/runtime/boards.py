@@ -11,6 +11,7 @@ import torch
 
 from physis_core.errors import InputError
 from physis_core.models.protocol import TensorSpec
+from physis_core.runtime.device_memory import WORDS
 from physis_core.runtime.packets import PacketLayout, aligned
 from physis_core.shared_block import SharedBlock
 
@@ -27,22 +28,25 @@ class ControlBoard:
         requests: int64 per host process, counts control messages; written by the engine.
         epochs: int64 per stream slot, -1 = closed; written by the engine, read by devices.
         yields: int64 per stream slot, 1 = its tasks give way; written by the engine.
+        memory: int64 per device and word of :data:`~physis_core.runtime.device_memory.WORDS`;
+            written by the host when it is ready.
         resets: int64[1], counts changes of ``epochs``; written by the engine.
     """
 
     def __init__(self, block: SharedBlock, hosts: int, devices: int, streams: int) -> None:
         words = np.frombuffer(block.memory, np.int64)
-        sizes = (hosts + 1, hosts, devices, hosts, streams, streams, 1)
+        sizes = (hosts + 1, hosts, devices, hosts, streams, streams, devices * len(WORDS), 1)
         (bells, self.heartbeat_ns, self.attention, self.requests, self.epochs,
-         self.yields, self.resets) = np.split(words[:sum(sizes)], np.cumsum(sizes)[:-1])
+         self.yields, memory, self.resets) = np.split(words[:sum(sizes)], np.cumsum(sizes)[:-1])
         self.bells = bells.view(np.uint32)[::2]
+        self.memory = memory.reshape(devices, len(WORDS))
         self.engine_bell = hosts
         self.block = block
 
     @classmethod
     def create(cls, hosts: int, devices: int, streams: int) -> ControlBoard:
         """A new board, every stream closed."""
-        size = 8 * (hosts + 1 + hosts + devices + hosts + 2 * streams + 1)
+        size = 8 * (hosts + 1 + hosts + devices * (1 + len(WORDS)) + hosts + 2 * streams + 1)
         board = cls(SharedBlock.create(size), hosts, devices, streams)
         board.epochs[:] = CLOSED
         return board

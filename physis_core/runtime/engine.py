@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import queue
 import threading
 import time
@@ -25,6 +26,7 @@ from physis_core.planning.plan import Plan
 from physis_core.runtime.bell import Bell, precise_sleeps
 from physis_core.runtime.boards import CLOSED, ControlBoard, ObservationBoard, check_arrays
 from physis_core.runtime.chunk_log import ChunkLog
+from physis_core.runtime.descriptor import Descriptor, EdgeAddress, Publication
 from physis_core.runtime.host import DeviceSetup, HostSetup
 from physis_core.runtime.packets import ChunkState, HeaderCodec
 from physis_core.runtime.policies import policy
@@ -129,6 +131,8 @@ class Engine:
                                           daemon=True)
         self._thread.start()
         self._recovery.start()
+        self._publication = Publication()
+        self._publish()
 
     def __enter__(self) -> Engine:
         return self
@@ -237,6 +241,7 @@ class Engine:
             self._streams.clear()
             self._pool.close()
             self._chunk_log.block.close()
+            self._publication.remove()
             self._wiring.close()
             for block in (self._board.block, *(log.block for log in self._logs)):
                 block.close()
@@ -317,6 +322,20 @@ class Engine:
             with self._lock:
                 self._wiring.forget(fresh)
             raise
+        if fresh:
+            self._publish()
+
+    def _publish(self) -> None:
+        """Let other processes of this user find the logs."""
+        self._publication.write(Descriptor(
+            pid=os.getpid(), model=self._description.name, steps=self._description.graph.steps,
+            blocks=self._description.graph.blocks,
+            worker_pids=tuple(self.worker_pids[host] for host in self._host_of),
+            chunk_log=self._chunk_log.block.address,
+            stage_logs=tuple(log.block.address for log in self._logs),
+            memory=tuple(tuple(words) for words in self._board.memory.tolist()),
+            edges=tuple(EdgeAddress(*key, meter.block.address)
+                        for key, meter in self.edge_meters().items())))
 
     def _waker(self, device: int) -> Callable[[], None]:
         """Tell a device that a link has news."""

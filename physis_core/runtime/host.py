@@ -28,6 +28,7 @@ from physis_core.planning.plan import BatchRule, Plan
 from physis_core.runtime.bell import Bell, precise_sleeps
 from physis_core.runtime.boards import ControlBoard, Observation, ObservationBoard
 from physis_core.runtime.device import Device
+from physis_core.runtime.device_memory import resident_bytes, tensor_bytes
 from physis_core.runtime.executor import Executor, ModelExecutor
 from physis_core.runtime.kv_pool import KvPool
 from physis_core.runtime.links.ends import LinkSpec, open_inlet, open_outlet
@@ -124,6 +125,7 @@ class Host:
         self._observations: dict[int, ObservationBoard] = {}
         self._devices = {own.index: self._make_device(own) for own in setup.own}
         self._own = np.array(sorted(self._devices))
+        self._board.memory[self._own, 2] = resident_bytes()
         self._requests = 0
         self._running = True
         self._turn_ns = time.monotonic_ns()  # written by the loop, read by the heart
@@ -139,7 +141,9 @@ class Host:
             times = StageTimes(lambda block, batch: model.stage_ns(batch))
         else:
             pool = KvPool(graph, self._description.kv_chunk, own.kv_entries)
+            before_bytes = tensor_bytes()
             executor = ModelExecutor(build(self._workload, own.blocks), pool, self._observe)
+            self._board.memory[own.index, :2] = tensor_bytes() - before_bytes, pool.nbytes
             times = StageTimes()
         dispatcher = policy(self._setup.policy)(
             self._setup.batch, times.predict, [graph.step_block(stage) for stage in own.order])

@@ -1,0 +1,154 @@
+"""A running engine, live: streams, devices, stages, links; for Prometheus too, if asked."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+
+from physis_core.cli.report import print_json
+from physis_core.cli.watch import EngineWatch, add_engine_argument
+from physis_core.errors import InputError
+from physis_core.observability.snapshot import Snapshot
+
+_MB = 1e6
+_MOST_ROWS = 24
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_engine_argument(parser)
+    parser.add_argument('--window', type=float, default=5.0, metavar='S',
+                        help='seconds that the numbers are of (5)')
+    parser.add_argument('--every', type=float, default=1.0, metavar='S',
+                        help='seconds between two looks (1)')
+    parser.add_argument('--once', action='store_true', help='look once and end')
+    parser.add_argument('--json', action='store_true', help='look once, print one JSON object')
+    parser.add_argument('--stages', action='store_true', help='show every stage')
+    parser.add_argument('--prometheus', type=int, default=None, metavar='PORT',
+                        help='also answer Prometheus on this port (off)')
+    parser.add_argument('--address', default='127.0.0.1',
+                        help='where to answer Prometheus (127.0.0.1)')
+
+
+def run(args: argparse.Namespace) -> int:
+    """Watch until interrupted, or until the engine ends."""
+    for name in ('window', 'every'):
+        if not getattr(args, name) > 0:
+            raise InputError(f'--{name} is {getattr(args, name):g} s; give more than 0')
+    watch = EngineWatch(args.pid)
+    if args.json or args.once:
+        time.sleep(min(1.0, args.window))  # rates of links need two readings
+        seen = watch.snapshot(args.window)
+        if args.json:
+            print_json(asdict(seen))
+        else:
+            Console().print(view(seen, args.stages))
+        return 0
+    end = _serve(args)
+    try:
+        _live(watch, args)
+    finally:
+        end()
+    return 0
+
+
+def _live(watch: EngineWatch, args: argparse.Namespace) -> None:
+    with Live(view(watch.snapshot(args.window), args.stages), screen=True,
+              auto_refresh=False) as live:
+        while True:
+            time.sleep(args.every)
+            try:
+                seen = watch.snapshot(args.window)
+            except InputError:  # the engine has ended, and so does this
+                return
+            live.update(view(seen, args.stages), refresh=True)
+
+
+def view(seen: Snapshot, stages: bool) -> Group:
+    """Everything as tables."""
+    tables = [_streams(seen), _devices(seen), _edges(seen)]
+    return Group(*tables, *([_stages(seen)] if stages else []))
+
+
+def _streams(seen: Snapshot) -> Table:
+    pool = seen.pool
+    table = _table(
+        f'{seen.model}, last {seen.window_s:g} s: {pool.goodput_per_s:.1f} outputs/s on time '
+        f'({_percent(pool.on_time_ratio)}), {pool.device_s_per_output:.3g} device-s each',
+        'stream', 'epoch', 'priority', 'chunk', 'on time', 'good/s', 'T p50 ms', 'T p99 ms',
+        'R p50 ms', 'R p99 ms', 'dev s/out')
+    for row in seen.streams[:_MOST_ROWS]:
+        account = row.goodput
+        table.add_row(*map(str, (row.slot, row.epoch, row.priority, row.chunk)),
+                      _percent(account.on_time_ratio), *map(_number, (
+                          row.goodput_per_s, account.period_p50_ms, account.period_p99_ms,
+                          account.response_p50_ms, account.response_p99_ms,
+                          row.device_s_per_output)))
+    return table
+
+
+def _devices(seen: Snapshot) -> Table:
+    table = _table('devices', 'device', 'busy', 'batch', 'streams', 'gain', 'wait p50 ms',
+                   'wait p99 ms', 'weights MB', 'KV MB', 'activations MB', 'workspace MB')
+    for row in seen.devices[:_MOST_ROWS]:
+        memory = row.memory
+        table.add_row(str(row.device), _percent(row.busy), *map(_number, (
+            row.batches.mean, row.batches.streams_mean, row.batches.gain, row.queueing_p50_ms,
+            row.queueing_p99_ms, memory.weights / _MB, memory.kv / _MB,
+            memory.activations / _MB, memory.workspace / _MB)))
+    return table
+
+
+def _stages(seen: Snapshot) -> Table:
+    table = _table('stages', 'device', 'step', 'block', 'tasks', 'service p50 ms',
+                   'service p99 ms', 'wait p50 ms', 'wait p99 ms')
+    for device in seen.devices:
+        for stage in device.stages:
+            table.add_row(*map(str, (device.device, stage.step, stage.block, stage.tasks)),
+                          *map(_number, (stage.service_p50_ms, stage.service_p99_ms,
+                                         stage.queueing_p50_ms, stage.queueing_p99_ms)))
+    return table
+
+
+def _edges(seen: Snapshot) -> Table:
+    table = _table('links', 'from', 'to', 'kind', 'messages/s', 'MB/s', 'wait us', 'refused')
+    busiest = sorted(seen.edges, key=lambda row: -row.messages_per_s)[:_MOST_ROWS]
+    for row in busiest:
+        table.add_row(_end(row.sender), _end(row.receiver), row.kind,
+                      *map(_number, (row.messages_per_s, row.bytes_per_s / _MB, row.wait_us)),
+                      str(row.refusals))
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify='left', header_style='bold')
+    for column in columns:
+        table.add_column(column, justify='right')
+    return table
+
+
+def _end(device: int) -> str:
+    return 'engine' if device < 0 else str(device)
+
+
+def _percent(ratio: float) -> str:
+    return '-' if math.isnan(ratio) else f'{100 * ratio:.1f} %'
+
+
+def _number(value: float) -> str:
+    return '-' if math.isnan(value) else f'{value:.4g}'
+
+
+def _serve(args: argparse.Namespace) -> Callable[[], None]:
+    if args.prometheus is None:
+        return lambda: None
+    from physis_core.observability.exporter import serve
+    watch = EngineWatch(args.pid)
+    return serve(lambda: watch.snapshot(args.window), args.prometheus, args.address)
