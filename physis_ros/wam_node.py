@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import rclpy
 import torch
@@ -37,6 +38,7 @@ from physis_ros.ingest.observation import Observation
 from physis_ros.ingest.subscriptions import Ingest
 from physis_ros.msg import ActionChunk, StreamReport
 from physis_ros.policy import Policy, make_policy
+from physis_ros.replay.recording import SessionRecording
 from physis_ros.ring_name import ring_name
 from physis_ros.stage_status import stage_status
 from physis_ros.steady_time import SteadyTime
@@ -78,6 +80,7 @@ class WamNode(LifecycleNode):
         self._delivery: ChunkDelivery | None = None
         self._timed: TimedPublisher[JointTrajectory] | None = None
         self._times: SteadyTime | None = None
+        self._recording: SessionRecording | None = None
         self._stream_timers: list[Timer] = []
         self._paused_by_user = False
         self._unfit: list[str] = []
@@ -118,6 +121,7 @@ class WamNode(LifecycleNode):
             self._open_stream()
         except PhysisError as error:
             self.get_logger().error(f'not activated: {error}')
+            self._close_stream()
             super().on_deactivate(state)
             return TransitionCallbackReturn.FAILURE
         self._state = 'active'
@@ -193,6 +197,7 @@ class WamNode(LifecycleNode):
         settings = self._settings
         assert self._engine and self._policy and self._ring and self._ingest and self._times
         period_ns = round(settings['period_ms'] * NS_PER_MS)
+        self._recording = self._new_recording(self._policy)
         stream = self._engine.open_stream(StreamOptions(
             seed=settings['seed'], period_ns=period_ns,
             lead_ns=round(settings['lead_ms'] * NS_PER_MS)))
@@ -217,11 +222,28 @@ class WamNode(LifecycleNode):
         if self._delivery is not None:
             self._delivery.close()
         self._delivery = None
+        if self._recording is not None:
+            self._recording.close()
+        self._recording = None
         self._forget_trajectories()
+
+    def _new_recording(self, policy: Policy) -> SessionRecording | None:
+        settings = self._settings
+        if not settings['record']:
+            return None
+        recording = SessionRecording(
+            Path(settings['record']),
+            {camera: settings[f'cameras.{camera}.topic'] for camera in settings['camera_names']},
+            settings['joints.input'], settings['joints.topic'], policy.joints)
+        self.get_logger().info(f'recording to {recording.folder}')
+        return recording
 
     def _observe(self, observation: Observation) -> None:
         if self._delivery is None or self._fault:
             return
+        if self._recording is not None and self._times is not None:
+            self._recording.observation(
+                observation.arrays, self._times.stamp(observation.capture_ns))
         try:
             self._delivery.stream.observe(observation.arrays, observation.capture_ns)
         except StreamError as error:
@@ -347,6 +369,8 @@ class WamNode(LifecycleNode):
         """Publish a delivered chunk (delivery thread)."""
         assert self._policy is not None and self._times is not None
         joints = self._policy.joints
+        if self._recording is not None:
+            self._recording.chunk(chunk)
         self._chunks.publish(
             action_chunk(chunk, self._settings['stream_id'], joints, self._times))
         if self._timed is not None:

@@ -54,6 +54,7 @@ WAM_SETTINGS = (
             'stops [rad/s^2]', 0.01, 10_000.0),
     Setting('trajectory.end_at_rest', False,
             'end each trajectory with velocity 0, for controllers that demand it'),
+    Setting('record', '', 'folder for recordings of observations and chunks; empty: none'),
     # -- diagnostics
     Setting('window_s', 5.0, 'length of the windows of rates and percentiles [s]', 1.0, 600.0),
     Setting('report_hz', 2.0, 'rate of ~/stream_report [Hz]', 0.1, 50.0),

@@ -88,11 +88,13 @@ def test_the_same_executables(
     }
 
 
-def test_the_same_subcommands(project: dict[str, Any], cmake: str) -> None:
-    match = re.search(r'foreach\(command ([\w ]+)\)', cmake)
+@pytest.mark.parametrize('group', ['commands', 'benches'])
+def test_the_same_subcommands(project: dict[str, Any], cmake: str, group: str) -> None:
+    match = re.search(rf'set\({group} ([\w\s.=]+)\)', cmake)
     assert match is not None
-    expected = {name: f'physis_ros.demo.{name}_command' for name in match[1].split()}
-    assert project['entry-points']['physis.commands'] == expected
+    in_cmake = dict(entry.split('=') for entry in match[1].split())
+    assert project['entry-points'][f'physis.{group}'] == {
+        name: f'physis_ros.{module}' for name, module in in_cmake.items()}
 
 
 def test_what_the_entry_points_name_exists(
@@ -102,6 +104,7 @@ def test_what_the_entry_points_name_exists(
     modules = {
         *setup_py['NODES'].values(),
         *project['entry-points']['physis.commands'].values(),
+        *project['entry-points']['physis.benches'].values(),
         *(target.partition(':')[0] for target in project['scripts'].values()),
     }
     missing = sorted(name for name in modules if importlib.util.find_spec(name) is None)

@@ -66,7 +66,8 @@ def test_the_aggregator_has_a_place_for_every_status(repository: Path) -> None:
               if isinstance(group, dict)]
     for status in ('wam_node: node', 'wam_node: sensor front', 'wam_node: replan',
                    'wam_node: chunk', 'wam_node: servo', 'wam_node: action age',
-                   'wam_node: deadlines', 'wam_node: buffer', 'servo_node: servo'):
+                   'wam_node: deadlines', 'wam_node: buffer', 'wam_node: stages',
+                   'servo_node: servo'):
         places = [group['path'] for group in groups
                   if any(text in status for text in group.get('contains', []))
                   or any(re.fullmatch(text, status) for text in group.get('regex', []))]

@@ -1,0 +1,1 @@
+"""Recording what a policy saw and did, and playing recordings to a policy."""

@@ -1,0 +1,107 @@
+"""A session on disk: observations as a rosbag2 (MCAP), delivered chunks as lines of JSON.
+
+`observations/` can be played with `ros2 bag play` or `physis replay`; `chunks.jsonl` is what
+`physis bench handover --recording` reads.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from builtin_interfaces.msg import Time
+from rclpy.serialization import serialize_message
+from rclpy.time import Time as RosTime
+from sensor_msgs.msg import Image, JointState
+
+from physis_core.delivery.chunk import PlannedChunk
+from physis_core.errors import InputError
+
+_IMAGE, _JOINTS = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/JointState'
+_BAG_VERSION = 9
+
+
+class SessionRecording:
+    """Writes one session.  The observations' thread and the chunks' thread have a file each;
+    closing waits for whoever is writing."""
+
+    def __init__(self, folder: Path, cameras: Mapping[str, str], joints_input: str,
+                 joints_topic: str, joint_names: tuple[str, ...]) -> None:
+        """Begin a session in a new folder inside ``folder``.
+
+        Args:
+            folder: of all sessions.
+            cameras: topic of each camera.
+            joints_input: name of the joints among the arrays; empty: there are none.
+            joints_topic: their topic.
+            joint_names: in the order of the array.
+
+        Raises:
+            InputError: rosbags is not installed, or the folder cannot be written.
+        """
+        try:
+            from rosbags.rosbag2 import StoragePlugin, Writer
+            from rosbags.typesys import Stores, get_typestore
+        except ImportError as error:
+            raise InputError('parameter `record`: recording needs rosbags; install it with '
+                             "`pip install 'physis-ros[replay]'`, or leave `record` empty"
+                             ) from error
+        self.folder = folder / time.strftime('session-%Y%m%d-%H%M%S')
+        self._joints_input = joints_input
+        self._joint_names = list(joint_names)
+        self._lock = threading.Lock()
+        try:
+            self.folder.mkdir(parents=True)
+            self._chunks = (self.folder / 'chunks.jsonl').open('w')
+        except OSError as error:
+            raise InputError(f'parameter `record`: {self.folder} cannot be written '
+                             f'({error.strerror}); name another folder') from error
+        self._bag = Writer(self.folder / 'observations', version=_BAG_VERSION,
+                           storage_plugin=StoragePlugin.MCAP)
+        self._bag.open()
+        types = get_typestore(Stores.LATEST)
+        self._connections = {name: self._bag.add_connection(topic, _IMAGE, typestore=types)
+                             for name, topic in cameras.items()}
+        if joints_input:
+            self._connections[joints_input] = self._bag.add_connection(
+                joints_topic, _JOINTS, typestore=types)
+
+    def observation(self, arrays: Mapping[str, np.ndarray], stamp: Time) -> None:
+        """Write an observation as the model sees it, stamped with its capture time."""
+        time_ns = RosTime.from_msg(stamp).nanoseconds
+        with self._lock:
+            for name, value in arrays.items():
+                message = (self._joint_state(value) if name == self._joints_input
+                           else _image(value))
+                message.header.stamp = stamp
+                self._bag.write(self._connections[name], time_ns, serialize_message(message))
+
+    def chunk(self, chunk: PlannedChunk) -> None:
+        """Write a delivered chunk."""
+        line = {name: value for name, value in vars(chunk).items()
+                if name not in ('positions', 'velocities')}
+        with self._lock:
+            if not self._chunks.closed:
+                self._chunks.write(
+                    json.dumps({**line, 'positions': chunk.positions.tolist()}) + '\n')
+
+    def close(self) -> None:
+        """Complete the files."""
+        with self._lock:
+            self._chunks.close()
+            self._bag.close()
+
+    def _joint_state(self, positions: np.ndarray) -> JointState:
+        return JointState(name=self._joint_names,
+                          position=array.array('d', positions.astype(np.float64).tobytes()))
+
+
+def _image(pixels: np.ndarray) -> Image:
+    height, width, _ = pixels.shape
+    return Image(height=height, width=width, encoding='rgb8', step=3 * width,
+                 data=array.array('B', pixels.tobytes()))

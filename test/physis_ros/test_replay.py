@@ -1,0 +1,111 @@
+"""What a policy saw and did can be recorded, and played to a policy again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip('rclpy', reason='the ROS 2 wheels are not installed')
+pytest.importorskip('rosbags', reason='rosbags is not installed')
+
+from graph import NAMES
+from node_bench import Bench
+
+from physis_core.errors import InputError
+from physis_ros.benches.handover import read_recording
+from physis_ros.msg import ActionChunk
+from physis_ros.replay.bag import Bag
+from physis_ros.replay.player import Player
+
+FRONT = '/camera/front/image_raw'
+
+
+@pytest.fixture
+def session(make_bench: Callable[..., Bench], tmp_path: Path) -> tuple[Bench, Path]:
+    """An active node, and the folder of a session that it has recorded."""
+    bench = make_bench(record=tmp_path)
+    (heard,) = bench.listen((ActionChunk, '/wam_node/action_chunk'))
+    for _ in range(3):
+        bench.observe()
+        bench.stream.finish(start=0.3)
+    bench.graph.wait_for(lambda: len(heard) == 3, 'three chunks')
+    bench.node.trigger_deactivate()
+    (folder,) = tmp_path.iterdir()
+    return bench, folder
+
+
+def test_observations_are_recorded_as_the_model_saw_them(session: tuple[Bench, Path]) -> None:
+    bench, folder = session
+    observed = bench.stream.observed
+    with closing(Bag(folder / 'observations', {})) as bag:
+        assert bag.expected() == {FRONT: len(observed), '/camera/wrist/image_raw': len(observed),
+                                  '/joint_states': len(observed)}
+        messages = list(bag.messages())
+    fronts = [recorded.message for recorded in messages if recorded.topic == FRONT]
+    for message, seen in zip(fronts, observed, strict=True):
+        pixels = np.frombuffer(message.data, np.uint8).reshape(64, 64, 3)
+        assert (pixels == seen.arrays['front']).all()
+    (joints,) = {tuple(recorded.message.name) for recorded in messages
+                 if recorded.topic == '/joint_states'}
+    assert joints == NAMES
+
+
+def test_chunks_are_recorded_as_they_were_delivered(session: tuple[Bench, Path]) -> None:
+    _, folder = session
+    chunks = read_recording(folder / 'chunks.jsonl')
+    assert [chunk.chunk for chunk in chunks] == [0, 1, 2]
+    assert chunks[0].positions.shape == (8, 6)
+    assert chunks[0].positions[0] == pytest.approx(0.3)
+
+
+def test_a_recording_is_played_to_a_policy(session: tuple[Bench, Path]) -> None:
+    bench, folder = session
+    recorded = len(bench.stream.observed)
+    bench.node.trigger_activate()
+    with closing(Bag(folder / 'observations', {})) as bag:
+        player = Player(bag, rate=1.0)
+        bench.graph.executor.add_node(player)
+        bench.graph.wait_for(lambda: not player.unheard(), 'the policy to listen')
+        shares: list[float] = []
+        player.play(bench.graph.spin_for, shares.append)
+        bench.graph.wait_for(lambda: bench.stream.observed, 'an observation')
+        player.destroy_node()
+    assert shares[-1] == pytest.approx(1.0)
+    assert len(bench.stream.observed) <= recorded
+    newest = bench.stream.observed[-1]
+    assert 0 <= newest.received_ns - newest.capture_ns < 2_000_000_000  # stamps are of now
+
+
+def test_topics_can_be_mapped(session: tuple[Bench, Path]) -> None:
+    _, folder = session
+    with closing(Bag(folder / 'observations', {FRONT: '/cam'})) as bag:
+        assert '/cam' in bag.topics() and FRONT not in bag.topics()
+    with pytest.raises(InputError, match='has no sensor topic /nowhere; it has /camera/front'):
+        Bag(folder / 'observations', {'/nowhere': '/cam'})
+
+
+def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match='no readable rosbag2 recording'):
+        Bag(tmp_path, {})
+    (tmp_path / 'chunks.jsonl').write_text('')
+    with pytest.raises(InputError, match='has no chunks'):
+        read_recording(tmp_path / 'chunks.jsonl')
+    (tmp_path / 'chunks.jsonl').write_text('{')
+    with pytest.raises(InputError, match='cannot be read'):
+        read_recording(tmp_path / 'chunks.jsonl')
+
+
+def test_a_folder_that_cannot_be_written_stops_the_activation(
+        make_bench: Callable[..., Bench], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+        ) -> None:
+    (tmp_path / 'file').write_text(json.dumps({}))
+    bench = make_bench(activate=False, record=tmp_path / 'file')
+    bench.node.trigger_configure()
+    bench.node.trigger_activate()
+    assert 'parameter `record`' in capfd.readouterr().err
+    assert not bench.engine.streams
