@@ -15,7 +15,7 @@ from physis_core.errors import PlanError
 from physis_core.graph import StageGraph
 
 SCHEMA_VERSION = 1
-LINK_KINDS = ('shm', 'gloo', 'nccl')
+LINK_KINDS = ('shm', 'gloo', 'gloo_pieces', 'nccl')
 
 
 @dataclass(frozen=True)

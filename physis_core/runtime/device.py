@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from physis_core.errors import OrderViolation, StreamError
+from physis_core.errors import OrderViolation, PhysisError, StreamError
 from physis_core.graph import StageGraph
 from physis_core.planning.plan import Plan
 from physis_core.runtime.boards import ControlBoard
@@ -233,7 +233,7 @@ class Device:
         self._queue.start(batch.members)
         try:
             start_ns, end_ns = self._executor.run(batch.members, self._free_ns, now_ns)
-        except StreamError as error:
+        except PhysisError as error:
             return self._start_apart(batch, now_ns, error)
         self._times.note(batch.members[0].task.block, len(batch.members), end_ns - start_ns)
         now_ns = time.monotonic_ns()
@@ -243,12 +243,13 @@ class Device:
         self._finish(batch, start_ns, end_ns)
         return now_ns
 
-    def _start_apart(self, batch: Batch, now_ns: int, error: StreamError) -> int:
+    def _start_apart(self, batch: Batch, now_ns: int, error: PhysisError) -> int:
         """Of a batch that cannot run, end the stream at fault and run the others."""
         if len(batch.members) == 1:
             work = batch.members[0]
             self._discard([work])
-            self._end_stream(work.stream, work.epoch, error)
+            self._end_stream(work.stream, work.epoch, StreamError(
+                f'stream {work.stream}: chunk {work.task.chunk} cannot be computed: {error}'))
             return now_ns
         return max(self._start(Batch((work,)), now_ns) for work in batch.members)
 

@@ -121,8 +121,7 @@ class ModelExecutor:
         if step == 0 or (self._description.late_binding and step < self._graph.steps):
             observation = self._observe(work.stream)
             if observation is None:
-                raise StreamError(f'stream {work.stream}: chunk {work.task.chunk} was started '
-                                  'before any observation; observe() first')
+                raise StreamError('there is no observation yet; observe() first')
             lead_s = (state.due_ns - observation.capture_ns) / 1e9
             state.condition = self._model.encode(observation.arrays, lead_s)
             state.observation_ids[step] = observation.identity

@@ -24,7 +24,7 @@ from physis_core.errors import InputError, PhysisError
 from physis_core.models.protocol import TensorSpec
 from physis_core.runtime.bell import Bell, precise_sleeps
 from physis_core.runtime.links.p2p import Rendezvous
-from physis_core.runtime.links.shm import create_ring, open_inlet, open_outlet
+from physis_core.runtime.links.shm import ShmInlet, ShmOutlet, create_ring, open_inlet, open_outlet
 from physis_core.runtime.packets import ChunkState, HeaderCodec, PacketLayout
 from physis_core.runtime.telemetry import EdgeMeter
 from physis_core.shared_block import SharedBlock
@@ -103,7 +103,8 @@ def _measure(rounds: int) -> dict[tuple[str, int], list[np.ndarray]]:
         for end in ends:
             end.join(5.0)
             end.kill()
-        for block in (words, file, *(ring for pair in rings.values() for ring in pair)):
+        file.close()
+        for block in (words, *(ring for pair in rings.values() for ring in pair)):
             block.close()
 
 
@@ -119,8 +120,8 @@ def _end(index: int, meeting: _Meeting, pipe: Connection, results: Connection, r
                                          timedelta(seconds=_TIMEOUT_S))
     links: dict[tuple[str, int], _Transport] = {}
     for size in SIZES_BYTES:
-        links['shm', size] = _Shm(index, meeting, size)
-        links['shm_spin', size] = _Shm(index, meeting, size, links['shm', size])
+        sleeping = links['shm', size] = _Shm(index, meeting, size)
+        links['shm_spin', size] = _Shm(index, meeting, size, sleeping)
         links['gloo', size] = _Gloo(index, group, size)
         links['pipe', size] = _Pipe(pipe, size)
     samples: dict[tuple[str, int], list[np.ndarray]] = {key: [] for key in links}
@@ -177,9 +178,9 @@ class _Shm:
         ring = Bell(words, 1 - index, ringer=index).ring
         out, back = (SharedBlock.attach(meeting.rings[size][end]) for end in (index, 1 - index))
         meter = EdgeMeter.create()
-        self._outlet = like._outlet if like else open_outlet(
+        self._outlet: ShmOutlet = like._outlet if like else open_outlet(
             out, _layout(size), _CODEC, 2, meter, ring)
-        self._inlet = like._inlet if like else open_inlet(
+        self._inlet: ShmInlet = like._inlet if like else open_inlet(
             back, _layout(size), _CODEC, 2, meter, ring)
         self._tensors = {'hidden': torch.zeros(size // 4)}
 

@@ -26,7 +26,7 @@ class LinkSpec:
         sender: device, or :data:`ENGINE`.
         receiver: device, or :data:`ENGINE`.
         kind: what it carries: ``token``, ``chunk``, ``kv`` or ``output``.
-        transport: ``shm``, ``gloo`` or ``nccl``.
+        transport: one of :data:`~physis_core.planning.plan.LINK_KINDS`.
         address: of its memory, or of the file where both ends meet.
         meter_address: of its :class:`EdgeMeter`.
         slots: messages that may be under way.
@@ -63,7 +63,7 @@ def open_outlet(spec: LinkSpec, description: ModelDescription, codec: HeaderCode
         return shm.open_outlet(SharedBlock.attach(spec.address), layout, codec, spec.slots, meter,
                                wake_receiver)
     return p2p.P2pOutlet(p2p.Connection(spec.transport, spec.address, p2p.SENDER, layout, codec,
-                                        spec.slots), meter, wake_self)
+                                        spec.slots, description.graph.steps), meter, wake_self)
 
 
 def open_inlet(spec: LinkSpec, description: ModelDescription, codec: HeaderCodec,
@@ -79,4 +79,4 @@ def open_inlet(spec: LinkSpec, description: ModelDescription, codec: HeaderCodec
         return shm.open_inlet(SharedBlock.attach(spec.address), layout, codec, spec.slots, meter,
                               wake_sender)
     return p2p.P2pInlet(p2p.Connection(spec.transport, spec.address, p2p.RECEIVER, layout, codec,
-                                       spec.slots), meter, wake_self)
+                                       spec.slots, description.graph.steps), meter, wake_self)

@@ -5,6 +5,9 @@ others.  The receiver posts all its receives in advance, one fixed-shape message
 hidden state, latent and condition in one buffer.  A send ends only when a receive was posted for
 it, which bounds what is under way.  Waiting for the network happens on a thread of each end; the
 device's thread never blocks.
+
+``gloo_pieces`` is how StreamDiffusionV2 sends, to compare with: six messages for the batch of all
+steps, none received before the one ahead of it has come.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -28,7 +31,8 @@ from physis_core.runtime.telemetry import EdgeMeter
 
 SENDER, RECEIVER = 0, 1
 _JOIN_TIMEOUT_S = 5.0
-_DEVICE_OF = {'gloo': 'cpu', 'nccl': 'cuda'}
+_DEVICE_OF = {'gloo': 'cpu', 'gloo_pieces': 'cpu', 'nccl': 'cuda'}
+_PIECES_PER_BATCH = 6
 
 
 class Rendezvous:
@@ -49,16 +53,17 @@ class Connection:
     """One end of a process group of two, and its fixed-shape buffers."""
 
     def __init__(self, transport: str, rendezvous: str, end: int, layout: PacketLayout,
-                 codec: HeaderCodec, slots: int) -> None:
+                 codec: HeaderCodec, slots: int, steps: int = 1) -> None:
         """Join the other end, which must do the same at the same time, and warm the edge.
 
         Args:
-            transport: ``gloo`` or ``nccl``.
+            transport: ``gloo``, ``gloo_pieces`` or ``nccl``.
             rendezvous: path of an empty file that both ends see.
             end: :data:`SENDER` or :data:`RECEIVER`.
             layout: the tensors of a message.
             codec: of its header.
             slots: messages that may be under way.
+            steps: messages that ``gloo_pieces`` shares its pieces between.
 
         Raises:
             WorkerLost: the other end did not come.
@@ -75,16 +80,37 @@ class Connection:
                 torch.zeros(codec.nbytes + layout.nbytes, dtype=torch.uint8,
                             device=_DEVICE_OF[transport]) for _ in range(slots)]
             self.views = [layout.views(buffer, codec.nbytes) for buffer in self.buffers]
+            pieces = -(-_PIECES_PER_BATCH // steps) if transport == 'gloo_pieces' else 1
+            self._pieces = [buffer.tensor_split(pieces) for buffer in self.buffers]
             self.transfer(0).wait()
         except RuntimeError as error:
             raise WorkerLost(f'the other end of a {transport} link did not answer within '
                              f'{_JOIN_TIMEOUT_S:g} s: {str(error).splitlines()[0]}') from error
 
-    def transfer(self, slot: int) -> distributed.Work:
+    def transfer(self, slot: int) -> _Transfer:
         """Begin to send, or to receive, the buffer of a slot."""
+        return _Transfer(self._begin, self._pieces[slot])
+
+    def _begin(self, piece: torch.Tensor) -> distributed.Work:
         if self.end == SENDER:
-            return self._group.send([self.buffers[slot]], RECEIVER, 0)
-        return self._group.recv([self.buffers[slot]], SENDER, 0)
+            return self._group.send([piece], RECEIVER, 0)
+        return self._group.recv([piece], SENDER, 0)
+
+
+class _Transfer:
+    """A message under way; further pieces, if any, begin while it is waited for."""
+
+    def __init__(self, begin: Callable[[torch.Tensor], distributed.Work],
+                 pieces: Sequence[torch.Tensor]) -> None:
+        self._begin = begin
+        self._later = pieces[1:]
+        self._work = begin(pieces[0])
+
+    def wait(self, timeout: timedelta = timedelta(seconds=_JOIN_TIMEOUT_S)) -> None:
+        """Until all of it is there."""
+        self._work.wait(timeout)
+        for piece in self._later:
+            self._begin(piece).wait(timeout)
 
 
 def _join(transport: str, rendezvous: str, end: int) -> Any:
@@ -105,10 +131,10 @@ class _Waiter:
 
     def __init__(self, finished: Callable[[int], None]) -> None:
         self._finished = finished
-        self._begun: queue.SimpleQueue[tuple[int, distributed.Work]] = queue.SimpleQueue()
+        self._begun: queue.SimpleQueue[tuple[int, _Transfer]] = queue.SimpleQueue()
         threading.Thread(target=self._wait, name='physis-link', daemon=True).start()
 
-    def add(self, slot: int, work: distributed.Work) -> None:
+    def add(self, slot: int, work: _Transfer) -> None:
         self._begun.put((slot, work))
 
     def _wait(self) -> None:
