@@ -1,0 +1,102 @@
+"""The report of a recording: complete, self-contained, and honest about what was not seen."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip('matplotlib', reason='needs the extra `demo`')
+pytest.importorskip('physis_ros.demo.scene', reason='needs the extra `demo`')
+
+from rich.console import Console
+
+from physis_ros.demo.cameras import Snapshot
+from physis_ros.demo.measures import measure
+from physis_ros.demo.recording import ChunkSeen, EpisodeSeen, Recording
+from physis_ros.demo.report import shown_episode, write_report
+from physis_ros.demo.scene import Scene
+from physis_ros.demo.summary import rows, table, write_summary
+from physis_ros.demo.video import film
+
+MS = 1_000_000
+STAGES = {'step 0 block 0': 140.0, 'step 3 block 7': 180.0}
+
+
+@pytest.fixture
+def recording() -> Recording:
+    """Two seconds of one success."""
+    recording = Recording()
+    episode = EpisodeSeen(0, 7, 1000 * MS, 3000 * MS, 2.0, 0.0, True)
+    for camera in ('front', 'wrist'):
+        episode.frames.append((camera, np.full((64, 64, 3), 90, np.uint8)))
+    recording.episodes.append(episode)
+    for number in range(12):
+        planned_ns = (1100 + 160 * number) * MS
+        recording.add_chunk(ChunkSeen(
+            1, number, planned_ns, planned_ns - 120 * MS, 0.01, 0.02, 0.03, True,
+            planned_ns - 10 * MS, planned_ns + MS))
+    for time_ns in range(1000 * MS, 3000 * MS, 10 * MS):
+        recording.add_sensor('front', time_ns)
+        recording.servo.append(time_ns)
+        recording.measured.append((time_ns, (0.0,) * 6))
+        recording.commanded.append((time_ns, (0.1,) * 6))
+    return recording
+
+
+def test_the_report_needs_no_other_file(recording: Recording, tmp_path: Path) -> None:
+    shares: list[float] = []
+    write_report(tmp_path / 'report.html', recording, rows(measure(recording), STAGES),
+                 {'delay_ms': 80.0, 'plan': '<wave>'}, None, shares.append)
+    text = (tmp_path / 'report.html').read_text()
+    assert text.count('data:image/png;base64,') == 5
+    assert not re.search(r'(src|href)="(?!data:)', text)
+    assert 'delay_ms=80.0' in text and 'plan=&lt;wave&gt;' in text
+    assert shares[-1] == 1.0
+
+
+def test_a_report_of_nothing_can_be_written(tmp_path: Path) -> None:
+    recording = Recording()
+    recording.episodes.append(EpisodeSeen(0, 0, 1, 2))
+    write_report(tmp_path / 'report.html', recording, rows(measure(recording), {}), {}, None,
+                 lambda share: None)
+    assert 'not measured' in (tmp_path / 'report.html').read_text()
+
+
+def test_the_table_fits_a_page_and_the_summary_is_json(recording: Recording, tmp_path: Path
+                                                        ) -> None:
+    measures = measure(recording)
+    console = Console(width=120, record=True)
+    console.print(table(measures, STAGES))
+    assert '140 / 180 / 180 us' in console.export_text()
+    write_summary(tmp_path / 'summary.json', measures, STAGES, {'seed': 7})
+    summary = json.loads((tmp_path / 'summary.json').read_text())
+    assert summary['age_ms']['p50'] == pytest.approx(121.0)
+    assert summary['stage_us'] == STAGES
+    write_summary(tmp_path / 'summary.json', measure(Recording()), {}, {})
+    assert json.loads((tmp_path / 'summary.json').read_text())['chunk_hz'] is None
+
+
+def test_the_shown_episode_is_a_success_if_there_is_one(recording: Recording) -> None:
+    success = recording.episodes[0]
+    recording.episodes.append(EpisodeSeen(1, 8, 3100 * MS, 4000 * MS))
+    recording.episodes.append(EpisodeSeen(2, 9, 4100 * MS))
+    assert shown_episode(recording) is success
+    success.success = False
+    assert shown_episode(recording) is recording.episodes[1]
+    assert shown_episode(Recording()) is None
+
+
+def test_an_episode_is_filmed_from_its_states(recording: Recording, tmp_path: Path) -> None:
+    scene = Scene()
+    scene.reset(7)
+    episode = recording.episodes[0]
+    episode.states.extend((time_ns, Snapshot.of(scene).to_list()) for time_ns in range(3))
+    scene.close()
+    made = film(episode, tmp_path, lambda share: None)
+    assert made is not None and made.stat().st_size > 1000
+    episode.states.clear()
+    assert film(episode, tmp_path, lambda share: None) is None
