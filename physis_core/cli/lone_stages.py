@@ -84,7 +84,8 @@ class LoneStages:
 
     def flops(self, block: int, row: Row) -> int:
         """Floating-point operations of a block on one row."""
-        with FlopCounterMode(display=False) as counter:
+        on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        with FlopCounterMode(display=False, custom_mapping={on_cpu: _attention_flops}) as counter:
             self.run(block, [row])
         return counter.get_total_flops()
 
@@ -94,6 +95,13 @@ class LoneStages:
         weights = sum(parameter.nbytes for name, parameter in parameters if f'.{block}.' in name)
         kv = 2 * self.description.kv_chunk.nbytes * (1 + self.description.graph.history_slots)
         return weights + rows * (kv + 2 * self.description.hidden.nbytes)
+
+
+def _attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[int],
+                     *_: Any, **__: Any) -> int:
+    """Scores and read of attention over shapes ``[B, heads, tokens, head_dim]``."""
+    batch, heads, queries, width = query
+    return 2 * batch * heads * queries * key[2] * (width + value[3])
 
 
 def pick_device(name: str) -> str:
