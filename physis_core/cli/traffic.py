@@ -1,4 +1,4 @@
-"""Streams that behave like robots: one observation after each chunk, a deadline for every chunk."""
+"""Streams that behave like robots: they observe at a steady beat, every chunk has a deadline."""
 
 from __future__ import annotations
 
@@ -29,19 +29,25 @@ class Rider:
     observation: Observation
     chunks: list[tuple[int, int, int]] = field(default_factory=list)
     """Planned entrance, end and deadline of each chunk [ns]."""
+    observed_ns: int = 0
 
     def observe(self) -> None:
         """See the same again, now."""
         if self.stream.needs_observation:
-            self.stream.observe(self.observation, time.monotonic_ns())
+            self.observed_ns = time.monotonic_ns()
+            self.stream.observe(self.observation, self.observed_ns)
+
+    def look(self) -> None:
+        """Observe, if that was half a period ago or longer, whatever came out meanwhile."""
+        if time.monotonic_ns() - self.observed_ns >= self.period_ns // 2:
+            self.observe()
 
     def take(self) -> bool:
-        """Take a finished chunk, if there is one, and observe."""
+        """Take a finished chunk, if there is one."""
         chunk = self.stream.next_chunk(0.0)
         if chunk is None:
             return False
         self.note(chunk)
-        self.observe()
         return True
 
     def note(self, chunk: FinishedChunk) -> None:
@@ -93,8 +99,9 @@ def ride(riders: Sequence[Rider], seconds: float, between: Callable[[], None] | 
 
 
 def sweep(riders: Sequence[Rider]) -> None:
-    """Take whatever is finished."""
+    """Observe, and take whatever is finished."""
     for rider in riders:
+        rider.look()
         while rider.take():
             pass
 

@@ -122,7 +122,8 @@ class ModelExecutor:
             observation = self._observe(work.stream)
             if observation is None:
                 raise StreamError('there is no observation yet; observe() first')
-            lead_s = (state.due_ns - observation.capture_ns) / 1e9
+            # A chunk that starts after it was due takes effect at once, it does not end its stream.
+            lead_s = max(0, state.due_ns - observation.capture_ns) / 1e9
             state.condition = self._model.encode(observation.arrays, lead_s)
             state.observation_ids[step] = observation.identity
             if step == 0:

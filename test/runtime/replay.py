@@ -77,7 +77,7 @@ def largest_error(spec: ModelSpec, recorded: Recorded, chunks: list[FinishedChun
         assert (chunk.chunk, chunk.epoch) == (index, chunks[0].epoch)
         read = [recorded.observations[identity] for identity in chunk.observation_ids]
         expected = oracle.next_chunk([arrays for arrays, _ in read],
-                                     [(chunk.due_ns - capture) / 1e9 for _, capture in read])
+                                     [max(0, chunk.due_ns - capture) / 1e9 for _, capture in read])
         assert expected.keys() == chunk.outputs.keys() == description.outputs.keys()
         for name, array in expected.items():
             error = max(error, float(np.abs(array - chunk.outputs[name]).max()))
