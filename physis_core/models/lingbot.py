@@ -24,7 +24,7 @@ from physis_core.errors import InputError
 from physis_core.graph import KVMode
 from physis_core.models.kit.action_latent import ActionLatent, observed
 from physis_core.models.kit.attention import KeysValues
-from physis_core.models.kit.backbone import Backbone
+from physis_core.models.kit.backbone import Backbone, cast
 from physis_core.models.kit.layers import TwoLayers, folded, layer_norm, modulated, sinusoid
 from physis_core.models.kit.options import sized_options
 from physis_core.models.kit.patches import from_patches, to_patches
@@ -106,7 +106,8 @@ class Lingbot(Backbone):
         self.condition_embedder['text_embedder'] = TwoLayers(
             options.text_dim, dim, dim, 'gelu').to(dtype)
         self.condition_embedder_action = _time_embedder(options)
-        self.blocks = nn.ModuleDict({str(block): WanBlock(options) for block in held}).to(dtype)
+        self.blocks = cast(
+            nn.ModuleDict({str(block): WanBlock(options) for block in held}), dtype)
         self.proj_out = nn.Linear(dim, patch, dtype=dtype)
         self.action_proj_out = nn.Linear(dim, options.action_dim, dtype=dtype)
         self.scale_shift_table = nn.Parameter(torch.empty(1, 2, dim))

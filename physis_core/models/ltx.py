@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from physis_core.models.kit.attention import Attention, KeysValues
-from physis_core.models.kit.backbone import Backbone, StreamOptions
+from physis_core.models.kit.backbone import Backbone, StreamOptions, cast
 from physis_core.models.kit.layers import (
     FeedForward,
     TwoLayers,
@@ -179,8 +179,8 @@ class Ltx(Backbone):
         self.time_embed = _time_embedding(dim, 3 * options.modulations)
         if options.prompt_modulation and options.timed_prompt:
             self.prompt_adaln = _time_embedding(dim, 2)
-        self.transformer_blocks = nn.ModuleDict(
-            {str(block): LtxBlock(options) for block in held}).to(self.dtype)
+        self.transformer_blocks = cast(
+            nn.ModuleDict({str(block): LtxBlock(options) for block in held}), self.dtype)
         self.proj_out = nn.Linear(dim, options.channels, dtype=self.dtype)
         self.scale_shift_table = nn.Parameter(torch.empty(2, dim))
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from physis_core.models.kit.attention import Attention, KeysValues
-from physis_core.models.kit.backbone import Backbone, StreamOptions
+from physis_core.models.kit.backbone import Backbone, StreamOptions, cast
 from physis_core.models.kit.layers import (
     FeedForward,
     TwoLayers,
@@ -152,7 +152,8 @@ class Wan(Backbone):
             'time_embedder': TwoLayers(options.freq_dim, dim, dim, 'silu'),
             'time_proj': nn.Linear(dim, 6 * dim),
             'text_embedder': TwoLayers(options.text_dim, dim, dim, 'gelu').to(dtype)})
-        self.blocks = nn.ModuleDict({str(block): WanBlock(options) for block in held}).to(dtype)
+        self.blocks = cast(
+            nn.ModuleDict({str(block): WanBlock(options) for block in held}), dtype)
         self.proj_out = nn.Linear(dim, options.channels * PATCH[1] * PATCH[2], dtype=dtype)
         self.scale_shift_table = nn.Parameter(torch.empty(1, 2, dim))
 

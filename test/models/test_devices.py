@@ -42,6 +42,22 @@ def test_full_size_blocks_have_the_described_shapes(name: str) -> None:
     assert {hidden.device.type, latents.device.type} == {'meta'}
 
 
+@pytest.mark.parametrize('family', FAMILIES)
+def test_half_precision_is_near_single(family: str) -> None:
+    results = []
+    for dtype in ('float32', 'bfloat16'):
+        model = model_of(small(family, dtype=dtype))
+        steps, description = torch.tensor([1]), model.description
+        latents = noise(description, 0)[None]
+        hidden = model.embed(latents, condition(description, 0)[None], steps)
+        for block in range(2):
+            hidden = model.block(block, hidden, steps, NoHistory(), [model.context(text(model))])
+        assert hidden.dtype == description.hidden.torch_dtype
+        results.append(model.clean(hidden, latents, steps))  # type: ignore[attr-defined]
+    assert results[1].dtype == torch.float32
+    assert (results[0] - results[1]).abs().mean() < 0.02 * results[0].abs().mean()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason='this machine has no CUDA device')
 @pytest.mark.parametrize('family', FAMILIES)
 def test_a_gpu_computes_what_the_cpu_computes(family: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ from physis_core.errors import InputError
 from physis_core.graph import KVMode, StageGraph
 from physis_core.models.kit.schedule import Schedule
 from physis_core.models.protocol import History, ModelDescription, TensorSpec
+
+Module = TypeVar('Module', bound=nn.Module)
 
 DTYPES = ('float32', 'bfloat16')
 
@@ -184,6 +186,15 @@ class Backbone(nn.Module):
     @property
     def _device(self) -> torch.device:
         return next(self.parameters()).device
+
+
+def cast(module: Module, dtype: torch.dtype) -> Module:
+    """Bring parameters to ``dtype``; tables of modulation stay float32, as they are published."""
+    for owner in module.modules():
+        for name, parameter in owner.named_parameters(recurse=False):
+            if not name.endswith('scale_shift_table'):
+                setattr(owner, name, nn.Parameter(parameter.to(dtype)))
+    return module
 
 
 def held_blocks(blocks: int, wanted: Collection[int] | None) -> list[int]:
