@@ -105,10 +105,10 @@ def spread(pool: Pool, stream_class: StreamClass) -> Trial | None:
 
 
 def unplaced_bytes(pool: Pool, stream_class: StreamClass) -> int:
-    """KV and weights of the stages that :func:`spread` finds no place for."""
-    trial = pool.trial(stream_class)
-    return sum(stream_class.kv_bytes[block] + stream_class.weight_bytes[block]
-               for block in _spread(trial, pool))
+    """KV of the stages that :func:`spread` finds no place for, and their blocks' weights once."""
+    blocks = list(_spread(pool.trial(stream_class), pool))
+    return (sum(stream_class.kv_bytes[block] for block in blocks)
+            + sum(stream_class.weight_bytes[block] for block in set(blocks)))
 
 
 def _spread(trial: Trial, pool: Pool) -> Iterator[int]:

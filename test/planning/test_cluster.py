@@ -1,5 +1,8 @@
 """Clusters in words and in files."""
 
+import sys
+from types import ModuleType, SimpleNamespace
+
 import pytest
 
 from physis_core.errors import InputError
@@ -59,3 +62,24 @@ def test_first_devices():
     assert len(read_cluster('4xH100').first(2).devices) == 2
     with pytest.raises(InputError, match='5 devices of 4'):
         read_cluster('4xH100').first(5)
+
+
+def test_local_gpus_by_nvml(monkeypatch):
+    """A machine with two GPUs of which NVML tells name and memory."""
+    nvml = ModuleType('pynvml')
+    nvml.NVMLError = RuntimeError
+    nvml.nvmlInit = nvml.nvmlShutdown = lambda: None
+    nvml.nvmlDeviceGetCount = lambda: 2
+    nvml.nvmlDeviceGetHandleByIndex = lambda index: index
+    nvml.nvmlDeviceGetName = lambda handle: 'NVIDIA H200'
+    nvml.nvmlDeviceGetMemoryInfo = lambda handle: SimpleNamespace(total=141 * GB)
+    monkeypatch.setitem(sys.modules, 'pynvml', nvml)
+    assert [(device.model, device.memory_bytes // GB) for device in read_cluster('local').devices
+            ] == [('NVIDIA H200', 139)] * 2
+
+    def missing():
+        raise RuntimeError('NVML Shared Library Not Found')
+
+    nvml.nvmlInit = missing
+    with pytest.raises(InputError, match='NVML finds no GPU here .*describe the cluster'):
+        read_cluster('local')
