@@ -10,7 +10,7 @@ from typing import Any
 
 from physis_core.errors import InputError
 from physis_core.fields import check_keys, from_mapping, read_yaml
-from physis_core.planning.devices import DeviceModel, load_device
+from physis_core.planning.devices import DeviceModel, device_names, load_device
 
 GB = 10 ** 9
 _SHORT = re.compile(r'(\d+)x([A-Za-z0-9]+?)(?:-([0-9.]+)G)?')
@@ -173,8 +173,14 @@ def _local() -> Cluster:
     devices = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        name = pynvml.nvmlDeviceGetName(handle)
+        name = _described(str(pynvml.nvmlDeviceGetName(handle)))
         total = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-        devices.append(Device(str(name), total - 2 * GB))
+        devices.append(Device(name, total - 2 * GB))
     pynvml.nvmlShutdown()
     return Cluster(tuple(devices))
+
+
+def _described(name: str) -> str:
+    """The device description that an NVML name such as ``NVIDIA H200`` means, else the name."""
+    words = name.lower().replace('-', ' ').split()
+    return next((known for known in device_names() if known in words), name)

@@ -75,11 +75,11 @@ def test_local_gpus_by_nvml(monkeypatch):
     nvml.nvmlDeviceGetMemoryInfo = lambda handle: SimpleNamespace(total=141 * GB)
     monkeypatch.setitem(sys.modules, 'pynvml', nvml)
     assert [(device.model, device.memory_bytes // GB) for device in read_cluster('local').devices
-            ] == [('NVIDIA H200', 139)] * 2
+            ] == [('h200', 139)] * 2
 
     def missing():
         raise RuntimeError('NVML Shared Library Not Found')
 
     nvml.nvmlInit = missing
-    with pytest.raises(InputError, match='NVML finds no GPU here .*describe the cluster'):
+    with pytest.raises(InputError, match=r'NVML finds no GPU here .*describe the cluster'):
         read_cluster('local')
