@@ -90,4 +90,4 @@ def _gain(records: Records, weights: NDArray[np.float64]) -> float:
     alone = records['batch'] == 1
     if not alone.any():
         return float('nan')
-    return float(np.median(service[alone])) * len(records) / float((service * weights).sum())
+    return float(service[alone].mean()) * len(records) / float((service * weights).sum())

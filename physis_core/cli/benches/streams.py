@@ -50,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--most', type=int, default=128, metavar='N',
                         help='streams that `auto` tries at most (128)')
     parser.add_argument('--seconds', type=float, default=5.0, help='measured time of a count (5)')
+    parser.add_argument('--tries', type=int, default=3,
+                        help='`auto` takes a count that is on time in one of so many runs (3)')
     parser.add_argument('--warm-up', type=float, default=1.5, help='before that [s] (1.5)')
     add_virtual_arguments(parser)
     parser.add_argument('--json', action='store_true', help='print one JSON object')
@@ -69,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             rows = {str(count): bench.row(count)
                     for count in progress(wanted, configuration.name, args.json)}
             if auto:
-                best, row = highest(bench.row, args.most)
+                best, row = highest(bench.best_row, args.most)
                 rows['auto'] = {'streams': best, **row}
             result[configuration.name] = rows
     if auto:
@@ -144,6 +146,17 @@ class Bench:
                                self._args.warm_up)
         return row(measured)
 
+    def best_row(self, count: int) -> dict[str, Any]:
+        """The best of several tries: what else this machine does must not decide a search."""
+        best: dict[str, Any] = {}
+        for _ in range(max(1, self._args.tries)):
+            found = self.row(count)
+            if not best or found['on_time_ratio'] > best['on_time_ratio']:
+                best = found
+            if best['on_time_ratio'] >= ON_TIME:
+                break
+        return best
+
     def _open(self, number: int, stack: ExitStack, period_ns: int | None = None) -> Rider:
         plans = self._configuration.plans
         plan = predicted(plans[number % len(plans)], self._response_us)
@@ -198,6 +211,7 @@ def highest(row_of: Callable[[int], Mapping[str, Any]], most: int
             good, best = count, dict(found)
         else:
             bad = count
+            best = best or dict(found)  # where not even one stream is on time: what it got
         count = min(2 * good, most) if bad > most else (good + bad) // 2
         if count <= good:
             break
