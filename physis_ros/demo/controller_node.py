@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import rclpy
@@ -43,6 +45,8 @@ from physis_ros.demo.topics import (
     TRAJECTORY_STARTED,
 )
 
+MessageInfo = Mapping[str, Any]
+
 INPUTS = ('joint_trajectory', 'forward_command')
 _DIAGNOSTICS_HZ = 1.0
 _SLOW = 0.9  # share of update_rate below which the controller says that it is too slow
@@ -69,6 +73,7 @@ class Controller(Node):
             self._joints, self.declare_parameter('watchdog_timeout', 0.1).value)
         self._measured: JointState | None = None
         self._active = True
+        self._active_since_ns = 0
         self._stamp = Time()
         self._received = self._rejected = self._rejected_before = self._updates = 0
         self._last_rejection = ''
@@ -105,7 +110,13 @@ class Controller(Node):
         if self._diagnostics_beat.strikes(now_ns):
             self._publish_diagnostics(now_ns)
 
-    def _take_state(self, message: JointStateMessage) -> None:
+    def _is_current(self, info: MessageInfo) -> bool:
+        """Whether a message counts: what was sent before the activation may still be queued."""
+        return self._active and info['source_timestamp'] >= self._active_since_ns
+
+    def _take_state(self, message: JointStateMessage, info: MessageInfo) -> None:
+        if not self._is_current(info):
+            return
         try:
             rows = [message.name.index(name) for name in self._joints]
         except ValueError:
@@ -117,8 +128,8 @@ class Controller(Node):
             np.array([message.position[row] for row in rows]),
             np.array([message.velocity[row] for row in rows]))
 
-    def _take_trajectory(self, message: JointTrajectory) -> None:
-        if not self._active:
+    def _take_trajectory(self, message: JointTrajectory, info: MessageInfo) -> None:
+        if not self._is_current(info):
             return
         now = self.get_clock().now()
         self._received += 1
@@ -130,8 +141,8 @@ class Controller(Node):
             self._refuse('trajectory', error)
             self._report(TRAJECTORY_REJECTED, now)
 
-    def _take_command(self, message: Float64MultiArray) -> None:
-        if not self._active:
+    def _take_command(self, message: Float64MultiArray, info: MessageInfo) -> None:
+        if not self._is_current(info):
             return
         self._received += 1
         try:
@@ -154,7 +165,8 @@ class Controller(Node):
                     ) -> SetBool.Response:
         """Inactive: no commands. Active again: hold where the arm is then."""
         self._active = request.data
-        self._measured = None  # the next update waits for a state measured from now on
+        self._active_since_ns = time.time_ns()  # the clock of the middleware's stamps
+        self._measured = None  # the next update waits for a state sent from now on
         self._follower.forget()
         self._forwarder.forget()
         response.success = True
