@@ -27,6 +27,9 @@ from physis_core.runtime.packets import ChunkState
 from physis_core.runtime.stage_times import StageTimes
 from physis_core.runtime.telemetry import StageLog
 
+_BATCHES_PER_CALL = 4
+"""Between them the host looks for the engine's requests."""
+
 Fault = Callable[[int, int, str, str], None]
 """Report (stream, epoch, kind, text) to the engine."""
 
@@ -35,8 +38,9 @@ Fault = Callable[[int, int, str, str], None]
 class _Stream:
     """What a device knows of an open stream."""
 
-    plan: Plan
-    remaining_ns: list[int]
+    remaining_ns: list[int]  # by stage
+    receiver: list[int | None]  # by stage; None: it stays here, or ends here
+    kv_receivers: list[list[int]]  # by stage; other devices that read the KV written there
     failed_epoch: int = -1
 
 
@@ -87,7 +91,8 @@ class Device:
         self._kv_outboxes: dict[int, _Outbox] = {}
         self._running: tuple[Batch, int, int] | None = None
         self._free_ns = 0
-        self._blocked = False
+        self._holds_back = False  # something found no place in its link
+        self._blocked = False  # a chunk did
 
     # -- set-up, called by the host ----------------------------------------------------------------
 
@@ -103,7 +108,18 @@ class Device:
         outputs = self._graph.output_stage + 1
         remaining = [max(0, response_ns * (outputs - stage - 1) // outputs) if timed else 0
                      for stage in range(self._graph.stages)]
-        self._streams[stream] = _Stream(plan, remaining)
+        graph = self._graph
+        self._streams[stream] = _Stream(
+            remaining, [self._next_device(plan, stage) for stage in range(graph.stages)],
+            [[device for device in plan.kv_devices(*graph.step_block(stage))
+              if device != self.index] for stage in range(graph.stages)])
+
+    def _next_device(self, plan: Plan, stage: int) -> int | None:
+        """The device that the result of a stage goes to; None: it stays, or goes nowhere."""
+        if stage + 1 == self._graph.stages:
+            return ENGINE if stage == self._graph.output_stage else None
+        receiver = plan.device_of(stage + 1)
+        return None if receiver == self.index else receiver
 
     def close(self, stream: int) -> None:
         """Forget a stream and all of its work."""
@@ -133,20 +149,23 @@ class Device:
 
     def advance(self) -> int | None:
         """Do what can be done; returns when to call again (steady ns), None: on news only."""
-        self._follow_resets()
-        if self._running is not None:
-            batch, start_ns, end_ns = self._running
-            if time.monotonic_ns() < end_ns:
-                return end_ns
-            self._running = None
-            self._finish(batch, start_ns, end_ns)
-        self._flush()
-        self._pull()
-        now_ns = time.monotonic_ns()
-        decision = self._choose(now_ns)
-        if isinstance(decision, WaitUntil):
-            return decision.ns
-        return self._start(decision, now_ns)
+        for _ in range(_BATCHES_PER_CALL):
+            self._follow_resets()
+            if self._running is not None:
+                batch, start_ns, end_ns = self._running
+                if time.monotonic_ns() < end_ns:
+                    return end_ns
+                self._running = None
+                self._finish(batch, start_ns, end_ns)
+            if self._holds_back:
+                self._flush()
+            self._pull()
+            now_ns = time.monotonic_ns()
+            decision = self._choose(now_ns)
+            if isinstance(decision, WaitUntil):
+                return decision.ns
+            self._start(decision, now_ns)
+        return time.monotonic_ns()
 
     def _follow_resets(self) -> None:
         """Drop the work of epochs that have ended."""
@@ -161,7 +180,8 @@ class Device:
     def _flush(self) -> None:
         """Send what found no place before; a device is free only when its results have gone."""
         outboxes = (*self._outboxes.values(), *self._kv_outboxes.values())
-        blocked = sum(not outbox.flush() for outbox in outboxes) > 0
+        self._holds_back = sum(not outbox.flush() for outbox in outboxes) > 0
+        blocked = self._holds_back and any(outbox.items for outbox in self._outboxes.values())
         if self._blocked and not blocked:
             self._free_ns = time.monotonic_ns()
         self._blocked = blocked
@@ -223,35 +243,35 @@ class Device:
 
     def _choose(self, now_ns: int) -> Batch | WaitUntil:
         ready = self._queue.ready
-        blocked = {receiver for receiver, outbox in self._outboxes.items() if outbox.items}
-        if blocked:
+        if self._blocked:
+            blocked = {receiver for receiver, outbox in self._outboxes.items() if outbox.items}
             ready = [work for work in ready if self._receiver(work) not in blocked]
         return self._dispatcher.next_batch(now_ns, ready)
 
-    def _start(self, batch: Batch, now_ns: int) -> int:
+    def _start(self, batch: Batch, now_ns: int) -> None:
         """Run a batch; a real one has ended when this returns, a virtual one ends later."""
         self._queue.start(batch.members)
         try:
             start_ns, end_ns = self._executor.run(batch.members, self._free_ns, now_ns)
         except PhysisError as error:
-            return self._start_apart(batch, now_ns, error)
+            self._start_apart(batch, now_ns, error)
+            return
         self._times.note(batch.members[0].task.block, len(batch.members), end_ns - start_ns)
-        now_ns = time.monotonic_ns()
-        if end_ns > now_ns:
+        if end_ns > time.monotonic_ns():
             self._running = (batch, start_ns, end_ns)
-            return end_ns
-        self._finish(batch, start_ns, end_ns)
-        return now_ns
+        else:
+            self._finish(batch, start_ns, end_ns)
 
-    def _start_apart(self, batch: Batch, now_ns: int, error: PhysisError) -> int:
+    def _start_apart(self, batch: Batch, now_ns: int, error: PhysisError) -> None:
         """Of a batch that cannot run, end the stream at fault and run the others."""
         if len(batch.members) == 1:
             work = batch.members[0]
             self._discard([work])
             self._end_stream(work.stream, work.epoch, StreamError(
                 f'stream {work.stream}: chunk {work.task.chunk} cannot be computed: {error}'))
-            return now_ns
-        return max(self._start(Batch((work,)), now_ns) for work in batch.members)
+            return
+        for work in batch.members:
+            self._start(Batch((work,)), now_ns)
 
     def _finish(self, batch: Batch, start_ns: int, end_ns: int) -> None:
         """Hand on what has ended, log it, and see what became ready."""
@@ -270,21 +290,23 @@ class Device:
             self._send_kv(work, state)
             self._hand_on(work, state, end_ns)
         self._free_ns = end_ns
-        self._blocked = any(outbox.items for outbox in self._outboxes.values())
+        if self._holds_back:
+            self._blocked = any(outbox.items for outbox in self._outboxes.values())
 
     def _hand_on(self, work: Work, state: ChunkState, end_ns: int) -> None:
+        """Move a chunk on: to its next stage, here or elsewhere, and out when it is complete."""
         stage = state.stage
         if stage == self._graph.output_stage:
             state.finished_ns = end_ns
-            self._outboxes[ENGINE].send(state, self._executor.outputs(state))
+            self._send(self._outboxes[ENGINE], state, self._executor.outputs(state))
         if stage + 1 == self._graph.stages:
             return
         state.stage = stage + 1
-        receiver = self._streams[work.stream].plan.device_of(stage + 1)
-        if receiver == self.index:
+        receiver = self._streams[work.stream].receiver[stage]
+        if receiver is None:
             self._arrive(state, end_ns)
         else:
-            self._outboxes[receiver].send(state, {
+            self._send(self._outboxes[receiver], state, {
                 'hidden': state.hidden, 'latent': state.latent, 'condition': state.condition})
 
     def _send_kv(self, work: Work, state: ChunkState) -> None:
@@ -292,19 +314,18 @@ class Device:
             return
         keys, values = state.kv
         state.kv = None
-        for device in self._streams[work.stream].plan.kv_devices(work.task.step, work.task.block):
-            if device != self.index:
-                self._kv_outboxes[device].send(state, {'keys': keys, 'values': values})
+        for device in self._streams[work.stream].kv_receivers[state.stage]:
+            self._send(self._kv_outboxes[device], state, {'keys': keys, 'values': values})
+
+    def _send(self, outbox: _Outbox, state: ChunkState, tensors: Mapping[str, torch.Tensor]
+              ) -> None:
+        outbox.send(state, tensors)
+        self._holds_back = self._holds_back or bool(outbox.items)
 
     def _receiver(self, work: Work) -> int | None:
         """The device that a task's result goes to; None: it stays."""
         stage = self._graph.stage(work.task.step, work.task.block)
-        if stage == self._graph.output_stage and stage + 1 == self._graph.stages:
-            return ENGINE
-        if stage + 1 == self._graph.stages:
-            return None
-        receiver = self._streams[work.stream].plan.device_of(stage + 1)
-        return None if receiver == self.index else receiver
+        return self._streams[work.stream].receiver[stage]
 
     # -- faults ------------------------------------------------------------------------------------
 

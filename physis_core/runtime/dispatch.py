@@ -66,6 +66,7 @@ class ReadyQueue:
     def __init__(self) -> None:
         self.ready: list[Work] = []
         self._graphs: dict[int, StageGraph] = {}
+        self._readers: dict[int, list[list[int]]] = {}  # other steps that read a step's KV
         self._epochs: dict[int, int] = {}
         self._stages: dict[tuple[int, int, int], _Stage] = {}
         self._kv: dict[tuple[int, int, int], int] = {}
@@ -74,6 +75,9 @@ class ReadyQueue:
         """Start an epoch of a stream, forgetting everything of the one before."""
         self.close(stream)
         self._graphs[stream] = graph
+        self._readers[stream] = [
+            [reader for reader in graph.kv_reader_steps(step) if reader != step]
+            for step in range(graph.passes)]
         self._epochs[stream] = epoch
 
     def close(self, stream: int) -> list[Work]:
@@ -85,6 +89,7 @@ class ReadyQueue:
         for key in [key for key in self._kv if key[0] == stream]:
             del self._kv[key]
         self._graphs.pop(stream, None)
+        self._readers.pop(stream, None)
         self._epochs.pop(stream, None)
         return dropped
 
@@ -153,9 +158,8 @@ class ReadyQueue:
         return self._stages.setdefault((stream, step, block), _Stage())
 
     def _promote_readers(self, stream: int, step: int, block: int) -> None:
-        for reader in self._graphs[stream].kv_reader_steps(step):
-            if reader != step:
-                self._promote(stream, reader, block)
+        for reader in self._readers[stream][step]:
+            self._promote(stream, reader, block)
 
     def _promote(self, stream: int, step: int, block: int) -> None:
         stage = self._stages.get((stream, step, block))
@@ -219,6 +223,8 @@ class SlackDispatcher:
 
     def next_batch(self, now_ns: int, ready: Collection[Work]) -> Batch | WaitUntil:
         """The most urgent task and those that may share its call."""
+        if len(ready) == 1 and not self._rule.wait_us:
+            return Batch(tuple(ready))
         ordered = sorted(ready, key=self._urgency)
         considered: set[int] = set()
         until_ns: int | None = None

@@ -58,6 +58,8 @@ class ModelExecutor:
         self._model = model
         self._description = model.description
         self._graph: StageGraph = model.description.graph
+        self._is_read = [bool(self._graph.kv_reader_steps(step))
+                         for step in range(self._graph.passes)]
         self._pool = pool
         self._observe = observe
         self._seeds: dict[int, int] = {}
@@ -77,7 +79,6 @@ class ModelExecutor:
         self._contexts.pop(stream, None)
         self._seeds.pop(stream, None)
 
-    @torch.inference_mode()
     def run(self, batch: Sequence[Work], free_ns: int, now_ns: int) -> tuple[int, int]:
         """See :class:`Executor`; the work is done when it returns."""
         block = batch[0].task.block
@@ -152,7 +153,7 @@ class ModelExecutor:
             state.latent = latents[row]
 
     def _keep_kv(self, work: Work, row: Row, keys: torch.Tensor, values: torch.Tensor) -> None:
-        if self._graph.window_chunks and self._graph.kv_reader_steps(row.step):
+        if self._is_read[row.step]:
             self._pool.write(row, work.task.block, keys, values)
             work.payload.kv = (keys, values)
 

@@ -105,7 +105,8 @@ def run_host(setup_json: str, control: Connection, faults: Connection) -> None:
         control.send_bytes(_reply(0, error))
         return
     control.send_bytes(_reply(0, None))
-    host.run()
+    with torch.inference_mode():
+        host.run()
 
 
 class Host:

@@ -145,9 +145,9 @@ class HostProcess:
         if vitals.stopped:
             return 'is stopped by a signal'
         self._suspected = self._suspected or (now_ns, vitals.cpu_ns)
-        if silent_ns < _SILENT_NS:
-            return None
         since_ns, cpu_ns = self._suspected
+        if silent_ns < _SILENT_NS or now_ns - since_ns < _SILENT_NS // 2:
+            return None  # or nobody has looked for long enough to tell
         starved = vitals.runnable and 2 * (vitals.cpu_ns - cpu_ns) < now_ns - since_ns
         if starved and silent_ns < _STARVED_NS:  # it wants to run and others have the CPUs
             return None

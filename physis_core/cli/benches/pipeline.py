@@ -20,6 +20,8 @@ from physis_core.graph import StageGraph
 from physis_core.planning.plan import Plan, ranks_from_devices
 from physis_core.runtime.engine import Engine, EngineOptions, StreamOptions
 from physis_core.runtime.virtual import VirtualModel
+from physis_core.simulation.jitter import Jitter
+from physis_core.simulation.line import line_flow, stage_times_ns
 from physis_core.units import NS_PER_MS
 
 
@@ -54,11 +56,13 @@ def run(args: argparse.Namespace) -> int:
     period_ns = round(pace * ideal_period_ms * NS_PER_MS)
     delivered_ns, responses_ns, cpu_s, wall_s = _measure(args, model, plan, period_ns)
     steady = np.diff(delivered_ns[args.stages:])
+    simulated = _simulated_period_ns(args, ideal_period_ms, period_ns)
     result = {
         'devices': plan.devices, 'stages': args.stages, 'stage_ms': args.stage_ms,
         'chunks': args.chunks, 'cv': args.cv, 'slots': args.slots, 'pace': pace,
         'period_ms': float(steady.mean()) / NS_PER_MS,
         'period_over_ideal': float(steady.mean()) / NS_PER_MS / ideal_period_ms,
+        'simulated_period_ratio': simulated / NS_PER_MS / ideal_period_ms,
         'response_ms': float(np.median(responses_ns)) / NS_PER_MS,
         'response_over_ideal': float(np.median(responses_ns)) / NS_PER_MS
         / (args.stage_ms * args.stages),
@@ -76,6 +80,19 @@ def _plan(args: argparse.Namespace, graph: StageGraph) -> Plan:
                  for stage in range(args.stages)]
     return Plan('pipeline', graph, ranks_from_devices(device_of), slots_per_edge=args.slots,
                 max_in_flight=(args.slots + 2) * args.stages)
+
+
+def _simulated_period_ns(args: argparse.Namespace, ideal_period_ms: float, period_ns: int
+                         ) -> float:
+    """The period of the same line in the simulator, over the same chunks.
+
+    It has as many lines of devices as there are devices here, and neither hops nor hosts.
+    """
+    devices = min(args.devices, args.stages)
+    times = stage_times_ns(devices, round(ideal_period_ms * NS_PER_MS), args.chunks,
+                           Jitter(args.cv, seed=args.seed))
+    left_ns = line_flow(times, args.slots, period_ns).left_ns
+    return float(np.diff(left_ns[args.stages:]).mean())
 
 
 def _measure(args: argparse.Namespace, model: VirtualModel, plan: Plan, period_ns: int
