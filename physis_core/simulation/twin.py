@@ -7,9 +7,8 @@ result does not depend on an order of events that no clock could tell apart.
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from physis_core.errors import InputError
@@ -147,11 +146,9 @@ class _Device:
     queue: ReadyQueue
     dispatcher: Dispatcher
     running: bool = False
-    blocked: bool = False
     ran: int = 0
     stalled_until_ns: int = 0
-    # Finished tasks of an edge with too few places, in order, and how many wait after the edge.
-    held: deque[Work] = field(default_factory=deque)
+    held: Work | None = None  # finished, but the next device has no place for it
 
 
 class Twin:
@@ -244,9 +241,8 @@ class Twin:
         source = self._sources[number]
         source.is_open = True
         source.planned_ns = now_ns
-        graph = replace(source.stream.plan.graph)
         for device in self._devices:
-            device.queue.open(number, _EPOCH, graph)
+            device.queue.open(number, _EPOCH, source.stream.plan.graph)
         self._enter(number, now_ns)
 
     def _close(self, number: int, now_ns: int) -> None:
@@ -296,7 +292,7 @@ class Twin:
 
     def _dispatch(self, index: int, now_ns: int) -> None:
         device = self._devices[index]
-        if device.running or device.blocked or not device.queue.ready:
+        if device.running or device.held is not None or not device.queue.ready:
             return
         if now_ns < device.stalled_until_ns:
             return
@@ -344,7 +340,7 @@ class Twin:
             task = Task(work.task.chunk, work.task.step, work.task.block - source.base)
             self._send_kv(index, work.stream, task, now_ns)
             self._hand_over(index, work, task, now_ns)
-        if self._slots is not None and not device.blocked:
+        if self._slots is not None and device.held is None:
             self._place_is_free(index, now_ns)
 
     def _send_kv(self, index: int, number: int, task: Task, now_ns: int) -> None:
@@ -378,8 +374,7 @@ class Twin:
             return
         receiver = plan.device_of(stage + 1)
         if self._slots is not None and receiver != index and not self._has_place(index, receiver):
-            self._devices[index].blocked = True
-            self._devices[index].held.append(work)
+            self._devices[index].held = work
             return
         hop_ns = self._hop_ns(source, index, receiver)
         if hop_ns:
@@ -396,7 +391,7 @@ class Twin:
         """Whether a finished task may move on: into a place, or straight into service."""
         device = self._devices[receiver]
         waiting = len(device.queue.ready) + device.queue.waiting
-        idle = not device.running and not device.blocked
+        idle = not device.running and device.held is None
         return waiting < (self._slots or 0) + (1 if idle else 0)
 
     def _place_is_free(self, index: int, now_ns: int) -> None:
@@ -405,9 +400,8 @@ class Twin:
             self._enter(0, now_ns)
             return
         sender = self._devices[index - 1]
-        if sender.blocked and self._has_place(index - 1, index):
-            work = sender.held.popleft()
-            sender.blocked = False
+        if sender.held is not None and self._has_place(index - 1, index):
+            work, sender.held = sender.held, None
             self._touched.add(index - 1)
             following = self._sources[0].stream.plan.graph.next_task(work.task)
             if following is not None:
@@ -451,7 +445,3 @@ def profile_ns(times_us: Callable[[int, int], int]) -> Predict:
     """A stage time in nanoseconds from one in microseconds."""
     return lambda block, batch: 1000 * times_us(block, batch)
 
-
-def hops_ns(hop_us: Mapping[tuple[int, int], int]) -> Callable[[int, int], int]:
-    """Hop times [ns] from a table in microseconds; pairs that are not in it take no time."""
-    return lambda sender, receiver: 1000 * hop_us.get((sender, receiver), 0)
