@@ -4,8 +4,8 @@ Policies").
 A chunk is two latents of video, 24 actions and the robot's state, denoised together: every token
 sees every other.  Later chunks see the video alone, as it was clean: the clean pass reads the
 frames really observed.  Before the first clean pass the model has seen nothing: the output of an
-epoch's first chunk is not meant to be executed.  The image branch of checkpoints that were made
-from an image-to-video model is left out.
+epoch's first chunk is not meant to be executed, unless an image shows it the scene (checkpoints
+made from an image-to-video model: option `image_tokens`, published as 257).
 """
 
 from __future__ import annotations
@@ -139,13 +139,15 @@ class Dreamzero(Wan):
         """Actions, state and video as ``[B, tokens, dim]``; for the clean pass, the real video."""
         options = self.options
         actions, video = options.parts.split(latents)
-        state, frames = conditions.split(
-            (options.state_dim, conditions.shape[-1] - options.state_dim), -1)
+        frames_size = TensorSpec(options.latent).elements
+        state, frames, image = conditions.split(
+            (options.state_dim, frames_size,
+             conditions.shape[-1] - options.state_dim - frames_size), -1)
         clean = (steps == options.steps).view(-1, 1, 1, 1, 1)
         video = torch.where(clean, frames.view_as(video), video)
         return torch.cat([self._action_tokens(actions.to(self.dtype), steps),
                           self._state_token(state.to(self.dtype)).unsqueeze(1),
-                          super().embed(video, conditions, steps)], 1)
+                          super().embed(video, image, steps)], 1)
 
     def block(self, block: int, hidden: Tensor, steps: Tensor, history: History,
               contexts: Sequence[Any]) -> Tensor:
@@ -223,6 +225,8 @@ def _rope(options: DreamzeroOptions, history_slots: int) -> Rope:
 
 def _description(options: DreamzeroOptions) -> ModelDescription:
     parts = options.parts
+    observation = {'state': TensorSpec((options.state_dim,)),
+                   'latents': TensorSpec(parts.video), **options.image_condition}
     return ModelDescription(
         name='dreamzero',
         graph=options.graph,
@@ -232,9 +236,8 @@ def _description(options: DreamzeroOptions) -> ModelDescription:
         head_dim=options.head_dim,
         kv_tokens=options.video_tokens,
         latent=parts.spec,
-        condition=TensorSpec((options.state_dim + TensorSpec(parts.video).elements,)),
-        observation={'state': TensorSpec((options.state_dim,)),
-                     'latents': TensorSpec(parts.video)},
+        condition=TensorSpec((sum(spec.elements for spec in observation.values()),)),
+        observation=observation,
         outputs={'positions': TensorSpec(parts.actions), 'latents': TensorSpec(parts.video)},
         semantics=OutputSemantics(
             options.latents, FRAMES_PER_LATENT, options.actions / options.latents,

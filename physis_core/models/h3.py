@@ -176,7 +176,7 @@ class H3(Backbone):
         refined: Tensor = super().context(prompt)
         return refined
 
-    def text_context(self, text: Tensor) -> Tensor:
+    def prompt_context(self, *, text: Tensor) -> Tensor:
         """The prompt as tokens ``[text_tokens, dim]``."""
         text = self.context_embedder(text)
         for block in self.token_refiner['refiner_blocks'].children():

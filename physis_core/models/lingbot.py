@@ -23,7 +23,7 @@ from torch.nn import functional
 from physis_core.errors import InputError
 from physis_core.graph import KVMode
 from physis_core.models.kit.action_latent import ActionLatent, observed
-from physis_core.models.kit.attention import KeysValues
+from physis_core.models.kit.attention import Prompt
 from physis_core.models.kit.backbone import Backbone, cast
 from physis_core.models.kit.layers import TwoLayers, folded, layer_norm, modulated, sinusoid
 from physis_core.models.kit.options import sized_options
@@ -74,6 +74,9 @@ class LingbotOptions(WanOptions):
         if not 0 < self.action_steps < self.steps:
             raise InputError(f'action_steps is {self.action_steps} of {self.steps} steps; '
                              'both phases need at least one')
+        if self.image_tokens:
+            raise InputError(f'image_tokens is {self.image_tokens}; model `lingbot` sees frames, '
+                             'not an image of its own: leave it at 0')
         if self.kv_mode != KVMode.CLEAN.value or self.renoise:
             raise InputError('model `lingbot` remembers real observations and takes Euler steps: '
                              'leave kv_mode at `clean` and renoise at false')
@@ -136,10 +139,10 @@ class Lingbot(Backbone):
         """What was done and seen since the previous chunk, as a latent."""
         return observed(observation, self.description.observation, 'lingbot').to(self._device)
 
-    def text_context(self, text: Tensor) -> dict[int, KeysValues]:
+    def prompt_context(self, *, text: Tensor) -> dict[int, Prompt]:
         """Keys and values of the prompt for each block held."""
         embedded = self.condition_embedder['text_embedder'](text)
-        return {block: self._block(block).attn2.keys_values(embedded) for block in self.held}
+        return {block: (self._block(block).attn2.keys_values(embedded),) for block in self.held}
 
     def embed(self, latents: Tensor, conditions: Tensor, steps: Tensor) -> Tensor:
         """``[B, tokens, dim]``: of the latents, or of what really happened for the clean pass."""

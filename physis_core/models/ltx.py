@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from physis_core.models.kit.attention import Attention, KeysValues
+from physis_core.models.kit.attention import Attention, Prompt
 from physis_core.models.kit.backbone import Backbone, StreamOptions, cast
 from physis_core.models.kit.layers import (
     FeedForward,
@@ -139,15 +139,15 @@ class LtxBlock(nn.Module):
                 'prompt_modulation', folded(self.prompt_scale_shift_table + prompt_times))
             del self.prompt_scale_shift_table
 
-    def prompts(self, text: Tensor) -> list[KeysValues]:
+    def prompts(self, text: Tensor) -> list[Prompt]:
         """Keys and values of text ``[1, text_tokens, dim]`` per pass, or one for all passes."""
         if not hasattr(self, 'prompt_modulation'):
-            return [self.attn2.keys_values(text)]
-        return [self.attn2.keys_values(modulated(text.float(), shift, scale, text.dtype))
+            return [(self.attn2.keys_values(text),)]
+        return [(self.attn2.keys_values(modulated(text.float(), shift, scale, text.dtype)),)
                 for shift, scale in self.prompt_modulation]
 
     def forward(self, hidden: Tensor, modulation: Tensor, history: History, rope: Rope,
-                prompts: Sequence[KeysValues]) -> Tensor:
+                prompts: Sequence[Prompt]) -> Tensor:
         """``[B, tokens, dim]`` to the same; ``modulation`` ``[B, 6 or 9, 1, dim]``."""
         shift, scale, gate, shift_ffn, scale_ffn, gate_ffn, *prompt = modulation.unbind(1)
         inner = modulated(rms_norm(hidden, self._eps), shift, scale, hidden.dtype)
@@ -205,7 +205,7 @@ class Ltx(Backbone):
         """Compute the block's modulation."""
         self._block(block).settle(self._times, self._prompt_times)
 
-    def text_context(self, text: Tensor) -> dict[int, list[KeysValues]]:
+    def prompt_context(self, *, text: Tensor) -> dict[int, list[Prompt]]:
         """Keys and values of the prompt for each block held, per pass where they depend on it."""
         if self.options.text_projection:
             text = self.caption_projection(text)

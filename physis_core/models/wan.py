@@ -10,11 +10,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from physis_core.models.kit.attention import Attention, KeysValues
+from physis_core.models.kit.action_latent import observed
+from physis_core.models.kit.attention import Attention, Prompt
 from physis_core.models.kit.backbone import Backbone, StreamOptions, cast
 from physis_core.models.kit.layers import (
     FeedForward,
@@ -34,6 +36,7 @@ from physis_core.units import OutputSemantics
 
 PATCH: Patch = (1, 2, 2)
 FRAMES_PER_LATENT = 4
+IMAGE_CHANNELS = 20  # of the mask 4, of the latents of the image 16
 TIMES = 1000  # the time embedding counts noise levels in thousandths
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -58,6 +61,12 @@ KEYS = KeyMap(
         (r'\.self_attn\.', '.attn1.'),
         (r'\.cross_attn\.', '.attn2.'),
         (r'\.(attn[12])\.([qkv])\.', r'.\1.to_\2.'),
+        (r'\.attn2\.([kv])_img\.', r'.attn2.add_\1_proj.'),
+        (r'\.attn2\.norm_k_img\.', '.attn2.norm_added_k.'),
+        (r'^img_emb\.proj\.0\.', f'{_EMBEDDER}.image_embedder.norm1.'),
+        (r'^img_emb\.proj\.1\.', f'{_EMBEDDER}.image_embedder.ff.net.0.proj.'),
+        (r'^img_emb\.proj\.3\.', f'{_EMBEDDER}.image_embedder.ff.net.2.'),
+        (r'^img_emb\.proj\.4\.', f'{_EMBEDDER}.image_embedder.norm2.'),
         (r'\.(attn[12])\.o\.', r'.\1.to_out.0.'),
         (r'\.ffn\.0\.', '.ffn.net.0.proj.'),
         (r'\.ffn\.2\.', '.ffn.net.2.'),
@@ -76,6 +85,9 @@ class WanOptions(StreamOptions):
         ffn: width of the feed-forward layer.
         freq_dim: width of the sinusoidal time embedding.
         eps: of all norms.
+        image_tokens: tokens of an image beside the prompt's text, in models made from an image
+            (0: none); they also take :data:`IMAGE_CHANNELS` more channels.
+        image_dim: width of those tokens.
     """
 
     heads: int = 12
@@ -83,6 +95,25 @@ class WanOptions(StreamOptions):
     ffn: int = 8960
     freq_dim: int = 256
     eps: float = 1e-6
+    image_tokens: int = 0
+    image_dim: int = 1280
+
+    @property
+    def prompt(self) -> dict[str, TensorSpec]:
+        """Encoded text, and the encoded image where the model takes one."""
+        image = {'image': TensorSpec((self.image_tokens, self.image_dim))}
+        return {**super().prompt, **(image if self.image_tokens else {})}
+
+    @property
+    def image_condition(self) -> dict[str, TensorSpec]:
+        """What an image adds to the latents: mask and latents, ``[20, latents, h, w]``."""
+        shape = (IMAGE_CHANNELS, *self.latent[1:])
+        return {'image_condition': TensorSpec(shape)} if self.image_tokens else {}
+
+    @property
+    def in_channels(self) -> int:
+        """Channels of what is embedded."""
+        return self.channels + (IMAGE_CHANNELS if self.image_tokens else 0)
 
     @property
     def dim(self) -> int:
@@ -113,7 +144,7 @@ class WanBlock(nn.Module):
         super().__init__()
         dim, heads, head_dim, eps = options.dim, options.heads, options.head_dim, options.eps
         self.attn1 = Attention(dim, heads, head_dim, eps=eps)
-        self.attn2 = Attention(dim, heads, head_dim, eps=eps)
+        self.attn2 = Attention(dim, heads, head_dim, eps=eps, image=options.image_tokens > 0)
         self.norm2 = nn.LayerNorm(dim, eps)
         self.ffn = FeedForward(dim, options.ffn)
         self.scale_shift_table = nn.Parameter(torch.empty(1, 6, dim))
@@ -125,7 +156,7 @@ class WanBlock(nn.Module):
         del self.scale_shift_table
 
     def forward(self, hidden: Tensor, modulation: Tensor, attend: SelfAttention,
-                prompts: Sequence[KeysValues]) -> Tensor:
+                prompts: Sequence[Prompt]) -> Tensor:
         """``[B, tokens, dim]`` to the same; ``modulation`` ``[B, 6, 1 or tokens, dim]``."""
         shift, scale, gate, shift_ffn, scale_ffn, gate_ffn = modulation.unbind(1)
         inner = modulated(layer_norm(hidden, self._eps), shift, scale, hidden.dtype)
@@ -134,6 +165,24 @@ class WanBlock(nn.Module):
         hidden = hidden + self.attn2.with_prompts(inner, prompts)
         inner = modulated(layer_norm(hidden, self._eps), shift_ffn, scale_ffn, hidden.dtype)
         return gated_sum(hidden, self.ffn(inner), gate_ffn)
+
+
+class ImageEmbedding(nn.Module):
+    """Tokens of an encoded image, ``[1, image_tokens, inputs]`` to ``[..., outputs]``."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(inputs)
+        self.ff = nn.ModuleDict({'net': nn.ModuleDict({
+            '0': nn.ModuleDict({'proj': nn.Linear(inputs, inputs)}),
+            '2': nn.Linear(inputs, outputs)})})
+        self.norm2 = nn.LayerNorm(outputs)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Norm, two projections around a GELU, norm."""
+        wide = self.get_submodule('ff.net.0.proj')(self.norm1(image))
+        embedded: Tensor = self.norm2(self.get_submodule('ff.net.2')(functional.gelu(wide)))
+        return embedded
 
 
 class Wan(Backbone):
@@ -147,11 +196,14 @@ class Wan(Backbone):
         dtype = self.dtype
         dim = options.dim
         self.options = options
-        self.patch_embedding = nn.Conv3d(options.channels, dim, PATCH, PATCH, dtype=dtype)
+        self.patch_embedding = nn.Conv3d(options.in_channels, dim, PATCH, PATCH, dtype=dtype)
         self.condition_embedder = nn.ModuleDict({
             'time_embedder': TwoLayers(options.freq_dim, dim, dim, 'silu'),
             'time_proj': nn.Linear(dim, 6 * dim),
             'text_embedder': TwoLayers(options.text_dim, dim, dim, 'gelu').to(dtype)})
+        if options.image_tokens:
+            self.condition_embedder['image_embedder'] = ImageEmbedding(
+                options.image_dim, dim).to(dtype)
         self.blocks = cast(
             nn.ModuleDict({str(block): WanBlock(options) for block in held}), dtype)
         self.proj_out = nn.Linear(dim, options.channels * PATCH[1] * PATCH[2], dtype=dtype)
@@ -173,13 +225,27 @@ class Wan(Backbone):
         """Compute the block's modulation."""
         self._block(block).settle(self._times)
 
-    def text_context(self, text: Tensor) -> dict[int, KeysValues]:
+    def encode(self, observation: Mapping[str, np.ndarray], lead_s: float) -> Tensor:
+        """The lead [s]; or, for a model made from an image, what the image adds to the latents."""
+        if not self.options.image_tokens:
+            return super().encode(observation, lead_s)
+        return observed(observation, self.description.observation, 'wan').to(self._device)
+
+    def prompt_context(self, *, text: Tensor, image: Tensor | None = None) -> dict[int, Prompt]:
         """Keys and values of the prompt for each block held."""
-        embedded = self.condition_embedder['text_embedder'](text)
-        return {block: self._block(block).attn2.keys_values(embedded) for block in self.held}
+        embedder = self.condition_embedder
+        words = embedder['text_embedder'](text)
+        if image is None:
+            return {block: (self._block(block).attn2.keys_values(words),) for block in self.held}
+        seen = embedder['image_embedder'](image)
+        return {block: (self._block(block).attn2.keys_values(words),
+                        self._block(block).attn2.image_keys_values(seen)) for block in self.held}
 
     def embed(self, latents: Tensor, conditions: Tensor, steps: Tensor) -> Tensor:
         """Patches of ``[B, channels, latents, height, width]`` to ``[B, tokens, dim]``."""
+        if self.options.image_tokens:
+            image = conditions.view(-1, IMAGE_CHANNELS, *latents.shape[2:])
+            latents = torch.cat([latents, image], 1)
         weight = self.patch_embedding.weight.flatten(1)
         return functional.linear(
             to_patches(latents, PATCH).to(self.dtype), weight, self.patch_embedding.bias)
@@ -265,8 +331,9 @@ def _description(options: WanOptions) -> ModelDescription:
         kv_heads=options.heads,
         head_dim=options.head_dim,
         latent=latent,
-        condition=TensorSpec((1,)),
-        observation={},
+        condition=TensorSpec((
+            sum(spec.elements for spec in options.image_condition.values()) or 1,)),
+        observation=options.image_condition,
         outputs={'latents': latent},
         semantics=OutputSemantics(options.latents, frames_per_latent=FRAMES_PER_LATENT),
         dtype=options.dtype,

@@ -80,6 +80,22 @@ def original_wan_names(blocks: int) -> Iterable[str]:
         yield f'{layer}.bias'
 
 
+def test_models_made_from_an_image_have_its_keys_too() -> None:
+    options = wan.read({'size': 'wan2.1-14b', 'image_tokens': 257})
+    shapes = parameter_shapes(lambda held: wan.Wan(options, held), range(40))
+    assert shapes == theirs(
+        'WanTransformer3DModel', num_attention_heads=40, ffn_dim=13824, num_layers=40,
+        in_channels=36, out_channels=16, image_dim=1280, added_kv_proj_dim=5120)
+    names = [*original_wan_names(40), *(f'img_emb.proj.{layer}.{kind}' for layer in (0, 1, 3, 4)
+                                        for kind in ('weight', 'bias'))]
+    for block in range(40):
+        attention = f'blocks.{block}.cross_attn'
+        names += [f'{attention}.{layer}_img.{kind}' for layer in 'kv'
+                  for kind in ('weight', 'bias')]
+        names.append(f'{attention}.norm_k_img.weight')
+    assert sorted(mapped(wan.KEYS, names)) == sorted(shapes)
+
+
 def test_ltx_takes_the_video_stream_of_the_published_keys() -> None:
     shapes = ours('ltx', 'ltx-2.x')
     published = theirs('LTX2VideoTransformer3DModel')

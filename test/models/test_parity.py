@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, ChunkByChunk, noise, text
+from families import FAMILIES, ChunkByChunk, condition, noise, text
 from independent import (
     TOLERANCE,
     MaskedAttention,
@@ -44,6 +44,24 @@ def test_wan_blocks_and_denoiser(tmp_path: Path, size: dict[str, int]) -> None:
     hidden, latents = one_chunk(model, STEP)
     time = 1000 * model.schedule.times(4)[STEP]
     velocity = reference(latents, time.expand(2), prompts(model)).sample
+    assert_blocks_equal(hidden, expected)
+    steps = torch.tensor([STEP, STEP])
+    assert (model.velocity(hidden[-1], steps) - velocity).abs().max() < TOLERANCE
+
+
+def test_wan_made_from_an_image(tmp_path: Path) -> None:
+    """Mask and latents of the image beside the noise, its tokens beside the text's."""
+    reference = wan_reference(in_channels=24, image_dim=12, added_kv_proj_dim=64)
+    model = built_from(reference, tmp_path, 'wan', image_tokens=3, image_dim=12, text_tokens=512)
+    assert (model.options.image_tokens, model.options.in_channels) == (3, 24)
+    expected = outputs_of(reference.blocks)
+    hidden, latents = one_chunk(model, STEP)
+    given = torch.stack([condition(model.description, row) for row in range(2)])
+    image = torch.stack([torch.from_numpy(text(model, row)['image']) for row in range(2)])
+    time = 1000 * model.schedule.times(4)[STEP]
+    velocity = reference(
+        torch.cat([latents, given.view(2, 20, *latents.shape[2:])], 1), time.expand(2),
+        prompts(model), encoder_hidden_states_image=image).sample
     assert_blocks_equal(hidden, expected)
     steps = torch.tensor([STEP, STEP])
     assert (model.velocity(hidden[-1], steps) - velocity).abs().max() < TOLERANCE

@@ -90,8 +90,9 @@ class Run:
         for chunk in self._chunks:
             read = [self._given.get(identity, ({}, chunk.started_ns))
                     for identity in chunk.observation_ids]
-            expected = oracle.next_chunk([arrays for arrays, _ in read],
-                                         [max(0, chunk.due_ns - capture) / 1e9 for _, capture in read])
+            expected = oracle.next_chunk(
+                [arrays for arrays, _ in read],
+                [max(0, chunk.due_ns - capture) / 1e9 for _, capture in read])
             assert expected.keys() == chunk.outputs.keys()
             for name, array in expected.items():
                 assert np.abs(array).max() > 0.1

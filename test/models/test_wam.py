@@ -155,6 +155,25 @@ def test_dreamzero_equals_the_reference_blocks(tmp_path: Path) -> None:
     assert (clean - (actions - level * decoded)).abs().max() < TOLERANCE
 
 
+def test_an_image_shows_dreamzero_the_scene_from_the_first_chunk_on() -> None:
+    model = model_of(small('dreamzero', image_tokens=3, image_dim=8))
+    description = model.description
+    assert list(description.observation) == ['state', 'latents', 'image_condition']
+    steps = torch.tensor([0])
+    latents, given = noise(description, 0)[None], condition(description, 0)[None]
+
+    def first_block(given: Tensor, prompt: Mapping[str, np.ndarray]) -> Tensor:
+        hidden = model.embed(latents, given, steps)
+        return model.block(0, hidden, steps, NoHistory(), [model.context(prompt)])
+
+    plain = first_block(given, text(model))
+    other_mask = given.clone()
+    other_mask[:, -20 * 48:] += 1.0  # 20 channels of 2 latents of 4 by 6
+    brighter = {**text(model), 'image': text(model)['image'] + np.float32(1.0)}
+    assert not torch.allclose(plain, first_block(other_mask, text(model)))
+    assert not torch.allclose(plain, first_block(given, brighter))
+
+
 def test_lingbot_denoises_the_video_first_and_then_the_actions() -> None:
     model = model_of(small('lingbot'))
     description = model.description
@@ -239,6 +258,7 @@ def test_observations_are_checked() -> None:
 @pytest.mark.parametrize(('family', 'options', 'message'), [
     ('lingbot', {'action_steps': 5}, 'both phases'),
     ('lingbot', {'kv_mode': 'same_step'}, 'clean'),
+    ('lingbot', {'image_tokens': 257}, 'leave it at 0'),
     ('dreamzero', {'embodiment': 1}, 'counted from 0'),
     ('dreamzero', {'renoise': True}, 'Euler'),
 ])

@@ -12,6 +12,8 @@ from physis_core.models.kit.rope import Rope
 from physis_core.models.protocol import History
 
 KeysValues = tuple[Tensor, Tensor]
+Prompt = tuple[KeysValues, ...]
+"""Keys and values of each part of a prompt, ``[1, tokens, heads, head_dim]``."""
 
 
 class Attention(nn.Module):
@@ -26,11 +28,12 @@ class Attention(nn.Module):
         norm_per_head: RMS norm of each head on its own instead of the full width.
         eps: of the RMS norm.
         gated: a gate per head, ``2 * sigmoid`` of a projection of the input.
+        image: keys and values of an image too, by projections of their own.
     """
 
     def __init__(self, dim: int, heads: int, head_dim: int, *, source_dim: int = 0,
                  bias: bool = True, norm_per_head: bool = False, eps: float = 1e-6,
-                 gated: bool = False) -> None:
+                 gated: bool = False, image: bool = False) -> None:
         super().__init__()
         width = heads * head_dim
         source_dim = source_dim or dim
@@ -42,6 +45,10 @@ class Attention(nn.Module):
         self.to_out = nn.ModuleList([nn.Linear(width, dim, bias)])
         if gated:
             self.to_gate_logits = nn.Linear(dim, heads)
+        if image:
+            self.add_k_proj = nn.Linear(source_dim, width, bias)
+            self.add_v_proj = nn.Linear(source_dim, width, bias)
+            self.norm_added_k = nn.RMSNorm(width, eps)
         self._heads = (heads, head_dim)
         self._norm_per_head = norm_per_head
         self._gated = gated
@@ -54,6 +61,11 @@ class Attention(nn.Module):
         """``[B, tokens, source_dim]`` to keys and values ``[B, tokens, heads, head_dim]``."""
         return (self._normalised(self.to_k(source), self.norm_k),
                 self.to_v(source).unflatten(-1, self._heads))
+
+    def image_keys_values(self, source: Tensor) -> KeysValues:
+        """The same of an image, where the layer has projections for it."""
+        return (self._normalised(self.add_k_proj(source), self.norm_added_k),
+                self.add_v_proj(source).unflatten(-1, self._heads))
 
     def output(self, read: Tensor, hidden: Tensor) -> Tensor:
         """What was read ``[B, tokens, heads, head_dim]``, gated by the input, to ``dim``."""
@@ -94,15 +106,13 @@ class Attention(nn.Module):
             attend(queries[:, private:], kept[:, private:], kept_values[:, private:], others)], 1)
         return self.output(read, hidden)
 
-    def with_prompts(self, hidden: Tensor, prompts: Sequence[KeysValues]) -> Tensor:
-        """Cross-attention; ``prompts`` holds each row's keys and values, ``[1, text, ...]``."""
+    def with_prompts(self, hidden: Tensor, prompts: Sequence[Prompt]) -> Tensor:
+        """Cross-attention to each row's prompt; what the parts of a prompt say is added."""
         queries = self.queries(hidden)
         if all(prompt is prompts[0] for prompt in prompts):
-            keys, values = prompts[0]
-            read = attend(queries, keys.expand(len(prompts), -1, -1, -1),
-                          values.expand(len(prompts), -1, -1, -1))
+            read = _read_prompt(queries, prompts[0])
         else:
-            read = torch.cat([attend(queries[row:row + 1], *prompt)
+            read = torch.cat([_read_prompt(queries[row:row + 1], prompt)
                               for row, prompt in enumerate(prompts)])
         return self.output(read, hidden)
 
@@ -122,6 +132,13 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = 
     return functional.scaled_dot_product_attention(
         queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), mask
     ).transpose(1, 2)
+
+
+def _read_prompt(queries: Tensor, prompt: Prompt) -> Tensor:
+    rows = len(queries)
+    first, *others = (attend(queries, keys.expand(rows, -1, -1, -1),
+                             values.expand(rows, -1, -1, -1)) for keys, values in prompt)
+    return sum(others, first)
 
 
 def token_mask(mask: Tensor | None, tokens: int) -> Tensor | None:

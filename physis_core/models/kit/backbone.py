@@ -143,17 +143,19 @@ class Backbone(nn.Module):
 
     def context(self, prompt: Mapping[str, np.ndarray]) -> Any:
         """What the prompt determines, for the blocks held."""
-        (name, spec), = self.description.prompt.items()
-        if name not in prompt:
-            raise InputError(f'the prompt lacks `{name}`; give an array of shape {spec.shape}')
-        text = torch.as_tensor(prompt[name])
-        if tuple(text.shape) != spec.shape:
-            raise InputError(f'prompt `{name}` has shape {tuple(text.shape)}; this model takes '
-                             f'{spec.shape}, pad or cut the text')
-        return self.text_context(text.to(self._device, self.dtype)[None])
+        inputs = {}
+        for name, spec in self.description.prompt.items():
+            if name not in prompt:
+                raise InputError(f'the prompt lacks `{name}`; give an array of shape {spec.shape}')
+            part = torch.as_tensor(prompt[name])
+            if tuple(part.shape) != spec.shape:
+                raise InputError(f'prompt `{name}` has shape {tuple(part.shape)}; this model takes '
+                                 f'{spec.shape}, pad or cut it')
+            inputs[name] = part.to(self._device, self.dtype)[None]
+        return self.prompt_context(**inputs)
 
     @abstractmethod
-    def text_context(self, text: Tensor) -> Any:
+    def prompt_context(self, *, text: Tensor) -> Any:
         """The same of encoded text ``[1, text_tokens, text_dim]``."""
 
     @abstractmethod
