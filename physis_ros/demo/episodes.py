@@ -13,7 +13,7 @@ from physis_ros.demo.recording import EpisodeSeen
 
 START_LIMIT_S = 120.0
 SIMULATED_LIMIT_S = 12.0
-_SETTLE_S = 0.1
+_SILENT_NS = 100_000_000  # many periods of the servo
 _HOLD_S = 0.5
 _TICK_S = 0.05
 _ANSWER_LIMIT_S = 5.0
@@ -71,12 +71,16 @@ class EpisodeRunner:
         self._calls.wait_until(
             lambda: self._recorder.task.get('episode') != before, _ANSWER_LIMIT_S,
             'the task status of the new episode')
-        # Before the controller listens again: the servo holds where the old episode ended, and
-        # takes a moment to hear of the new epoch.
+        # Before the controller listens again: the servo comes to rest where the old episode ended,
+        # and falls silent in the new epoch.
         self._calls.call(Trigger, '/wam_node/reset', Trigger.Request())
-        self._calls.spin(_SETTLE_S)
+        self._calls.wait_until(self._servo_silent, _ANSWER_LIMIT_S, 'the servo to fall silent')
         self._calls.call(SetBool, '/arm_controller/set_active', SetBool.Request(data=True))
         self._calls.spin(_HOLD_S)
+
+    def _servo_silent(self) -> bool:
+        servo = self._recorder.recording.servo
+        return not servo or self._recorder.now_ns() - servo[-1] > _SILENT_NS
 
     def _task(self) -> _Task:
         values = self._recorder.task
