@@ -10,6 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class ChunkDelivery:
     def __init__(self, stream: Stream, policy: Policy, buffer: OutputBuffer, ring: RingWriter,
                  account: StreamAccount, measured: Callable[[], Floats],
                  publish: Callable[[PlannedChunk], None], failed: Callable[[str], None]) -> None:
-        """Start delivering.
+        """Prepare to deliver; :meth:`start` does.
 
         Args:
             stream: an open stream.
@@ -65,6 +66,9 @@ class ChunkDelivery:
         self._closed = threading.Event()
         self._begin_epoch(stream.epoch)
         self._thread = threading.Thread(target=self._run, name='physis-delivery', daemon=True)
+
+    def start(self) -> None:
+        """Start the delivery thread."""
         self._thread.start()
 
     @property
@@ -85,6 +89,27 @@ class ChunkDelivery:
             self._begin_epoch(epoch)
         return epoch
 
+    def pause(self, paused: bool) -> None:
+        """Let no chunk in until unpaused; a stream that has ended makes none anyway."""
+        with suppress(StreamError):
+            self.stream.pause(paused)
+
+    def promised(self, points: int, lead_ns: int, now_ns: int) -> Floats:
+        """Positions ``[points, joints]`` already promised at the begin of the next chunk.
+
+        Where nothing is planned they repeat the last plan, or else where the joints are.
+        """
+        measured = self._measured()
+        with self._lock:
+            due_ns = self._buffer.next_due_ns(now_ns + lead_ns)
+            positions = np.empty((points, len(self._policy.joints)))
+            for point in range(points):
+                time_ns = due_ns + point * self._policy.control_period_ns
+                sample = (self._buffer.plan.sample(time_ns)
+                          or self._buffer.plan.last_before(time_ns))
+                positions[point] = measured if sample is None else sample.position
+            return positions
+
     def stop(self, reason: str, deceleration: float) -> PlannedChunk | None:
         """Latch a stop: first no more chunks, then the servo is told to come to rest.
 
@@ -92,8 +117,7 @@ class ChunkDelivery:
             the way to rest from where the plan is, for whoever follows the plan without the
             servo; None where nothing is being played.
         """
-        if self.stream.ended is None:
-            self.stream.pause(True)
+        self.pause(True)
         with self._lock:
             now_ns = time.monotonic_ns()
             self._ring.tell(epoch=self._buffer.epoch, active=True, stop=reason,
@@ -156,7 +180,7 @@ class ChunkDelivery:
             except (StreamError, InputError) as error:
                 if not self._closed.is_set():
                     self._failed(str(error))
-                if isinstance(error, StreamError):
+                if self.stream.ended is not None:
                     return
 
     def _deliver(self, finished: FinishedChunk) -> None:

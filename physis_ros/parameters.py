@@ -84,7 +84,8 @@ class Setting:
             fits = isinstance(value, str)
         else:
             # An empty list says nothing about its type, nor does rcl ([] arrives as bytes).
-            value = [] if value is None else list(value)
+            # The ROS idiom for an empty list of texts is a list with one empty text.
+            value = [] if value is None else [item for item in value if item != '']
             wanted = str if all(isinstance(item, str) for item in default) and default else None
             fits = all(isinstance(item, wanted or (str, int, float)) for item in value)
         if not fits:

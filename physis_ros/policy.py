@@ -16,6 +16,8 @@ from physis_core.units import ns_from_s
 from physis_ros.parameters import Settings
 
 POSITIONS = 'positions'
+PREFIX = 'prefix'
+"""Input of models for real-time chunking: the positions already promised, [points, joints]."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,12 @@ class Policy:
     def control_period_ns(self) -> int:
         """Time between two control points."""
         return ns_from_s(self.description.semantics.control_period_s)
+
+    @property
+    def prefix_points(self) -> int:
+        """Control points that the model wants to know as already promised; 0: none."""
+        prefix = self.description.observation.get(PREFIX)
+        return 0 if prefix is None else prefix.shape[0]
 
     def image_size(self, camera: str) -> tuple[int, int]:
         """Height and width of the images that the model takes from a camera."""
@@ -107,7 +115,7 @@ def _check_inputs(policy: Policy, cameras: Sequence[str], joints_input: str) -> 
         if source not in wanted:
             raise InputError(f'model `{name}` has no input `{source}`; its inputs are '
                              f'{", ".join(wanted)}: correct `camera_names` or `joints.input`')
-    missing = [source for source in wanted if source not in given]
+    missing = [source for source in wanted if source not in given and source != PREFIX]
     if missing:
         raise InputError(f'model `{name}` needs input `{missing[0]}`, and no source is named so; '
                          'add it to `camera_names`, or set `joints.input`')

@@ -16,8 +16,10 @@ from contextlib import contextmanager
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.clock import Clock, ClockType
+from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.qos import QoSProfile
 from rclpy.signals import SignalHandlerOptions
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
@@ -35,6 +37,8 @@ from physis_ros.servo_settings import SERVO_SETTINGS, joint_limits
 
 # How often a missing ring is looked for, and a present one's writer is looked after.
 _LOOK_S = 0.1
+# A receiver that asks for a deadline is told when commands stay away for so long.
+_SILENCE_S = 0.1
 # Time to come to rest when the process is told to end.
 _REST_S = 1.0
 
@@ -56,8 +60,11 @@ class ServoNode(Node):
         self.player: ServoPlayer | None = None
         self.loop: ServoLoop | None = None
         self.real_time = RealTime()
+        # An old command must not arrive after a newer one was missed.
         self._commands = self.create_publisher(
-            Float64MultiArray, self.settings['commands_topic'], 1)
+            Float64MultiArray, self.settings['commands_topic'],
+            QoSProfile(depth=1, deadline=Duration(seconds=_SILENCE_S),
+                       lifespan=Duration(seconds=_SILENCE_S)))
         self._diagnostics = self.create_publisher(DiagnosticArray, '/diagnostics', 10)
         self._missed_before = 0
         self.create_service(Trigger, '~/stop_request', self._stop_request)

@@ -10,12 +10,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import rclpy
 import torch
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.clock import Clock, ClockType
+from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.qos import QoSProfile
@@ -37,7 +40,7 @@ from physis_ros.diagnostics import Thresholds, statuses
 from physis_ros.ingest.observation import Observation
 from physis_ros.ingest.subscriptions import Ingest
 from physis_ros.msg import ActionChunk, StreamReport
-from physis_ros.policy import Policy, make_policy
+from physis_ros.policy import PREFIX, Policy, make_policy
 from physis_ros.replay.recording import SessionRecording
 from physis_ros.ring_name import ring_name
 from physis_ros.stage_status import stage_status
@@ -158,13 +161,19 @@ class WamNode(LifecycleNode):
             ring_name(settings['ring'], self.get_namespace()),
             RingFormat(policy.joints, policy.points))
         self._engine = self._start_engine(policy)
-        depth = QoSProfile(depth=10)
-        self._chunks = self.create_lifecycle_publisher(ActionChunk, '~/action_chunk', depth)
-        self._reports = self.create_lifecycle_publisher(StreamReport, '~/stream_report', depth)
+        # A chunk that was not delivered within its horizon is of no use to anybody; a receiver
+        # that asks for a deadline is told by the middleware when chunks stay away.
+        chunk_quality = QoSProfile(
+            depth=10, deadline=Duration(seconds=2e-3 * settings['period_ms']),
+            lifespan=Duration(nanoseconds=policy.points * policy.control_period_ns))
+        self._chunks = self.create_lifecycle_publisher(
+            ActionChunk, '~/action_chunk', chunk_quality)
+        self._reports = self.create_lifecycle_publisher(
+            StreamReport, '~/stream_report', QoSProfile(depth=10))
         self._trajectories = None
         if settings['trajectory.topic']:
             self._trajectories = self.create_lifecycle_publisher(
-                JointTrajectory, settings['trajectory.topic'], depth)
+                JointTrajectory, settings['trajectory.topic'], chunk_quality)
             self._timed = TimedPublisher(
                 self._trajectories.publish, round(settings['trajectory.early_ms'] * NS_PER_MS))
         self._ingest = Ingest(self, settings, policy, self._times, self._observe)
@@ -210,6 +219,7 @@ class WamNode(LifecycleNode):
             OutputBuffer(handover, period_ns, round(settings['max_age_ms'] * NS_PER_MS)),
             self._ring, StreamAccount(settings['window_s'], settings['warm_up_chunks']),
             self._measured, self._publish_chunk, self._fail)
+        self._delivery.start()
         self._times.jump_ns()
         self._ingest.clear()
         self._ingest.active = True
@@ -245,9 +255,19 @@ class WamNode(LifecycleNode):
             self._recording.observation(
                 observation.arrays, self._times.stamp(observation.capture_ns))
         try:
-            self._delivery.stream.observe(observation.arrays, observation.capture_ns)
+            self._delivery.stream.observe(
+                {**observation.arrays, **self._prefix(self._delivery)}, observation.capture_ns)
         except StreamError as error:
             self._fail(str(error))
+
+    def _prefix(self, delivery: ChunkDelivery) -> dict[str, np.ndarray]:
+        """What was promised for the begin of the next chunk, for a model that wants to know."""
+        assert self._policy is not None
+        if not self._policy.prefix_points:
+            return {}
+        lead_ns = round(self._settings['lead_ms'] * NS_PER_MS)
+        promised = delivery.promised(self._policy.prefix_points, lead_ns, time.monotonic_ns())
+        return {PREFIX: promised.astype(np.float32)}
 
     def _measured(self) -> Floats:
         assert self._ingest is not None
@@ -274,9 +294,8 @@ class WamNode(LifecycleNode):
             self._timed.clear()
 
     def _apply_pause(self) -> None:
-        delivery = self._delivery
-        if delivery is not None and delivery.stream.ended is None:
-            delivery.stream.pause(bool(self._pause_reason() or self._fault))
+        if self._delivery is not None:
+            self._delivery.pause(bool(self._pause_reason() or self._fault))
 
     def _pause_reason(self) -> str:
         reasons = ['by ~/pause'] if self._paused_by_user else []
@@ -294,7 +313,8 @@ class WamNode(LifecycleNode):
         jump_ns = self._times.jump_ns()
         if jump_ns:
             self.get_logger().warning(f'ROS time jumped by {jump_ns / NS_PER_S:+.3f} s: new epoch')
-            self._begin_epoch()
+            with suppress(StreamError):  # an ended stream waits for ~/reset
+                self._begin_epoch()
         self._delivery.look_at_servo(now_ns)
         unfit = [source.name for source in self._ingest.assembler.unfit(now_ns)]
         if unfit != self._unfit:
@@ -306,7 +326,7 @@ class WamNode(LifecycleNode):
     def _begin_epoch(self) -> None:
         """Drop everything in flight and everything seen."""
         assert self._ingest is not None
-        if self._delivery is None or self._delivery.stream.ended is not None:
+        if self._delivery is None:
             return
         self._delivery.reset()
         self._forget_trajectories()

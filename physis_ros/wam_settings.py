@@ -73,7 +73,7 @@ WAM_SETTINGS = (
 def declare_wam_settings(node: Node) -> Settings:
     """Declare the parameters of a node, with those of each camera it names."""
     settings = Settings(node, WAM_SETTINGS)
-    for camera in node.get_parameter('camera_names').value or ():
+    for camera in filter(None, node.get_parameter('camera_names').value or ()):
         for setting in camera_settings(camera):
             settings.add(setting)
     settings.refuse_bad_changes()

@@ -32,12 +32,13 @@ def claim_domain() -> tuple[int, socket.socket]:
 
     A claim is a bound abstract socket: the kernel drops it when the process ends, however it
     ends, so several test runs can share a machine and none has to tidy up after a killed one.
+    The demo claims its domains by the same name.
     """
     for turn in itertools.islice(_turn, len(DOMAINS)):
         domain = DOMAINS[turn % len(DOMAINS)]
-        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            claim.bind(f'\0physis-test-domain-{domain}')
+            claim.bind(f'\0physis-domain-{domain}')
         except OSError:
             claim.close()
         else:

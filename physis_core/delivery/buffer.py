@@ -111,6 +111,13 @@ class OutputBuffer:
         self.counts.delivered += 1
         return Delivery(verdict, taken)
 
+    def next_due_ns(self, earliest_ns: int) -> int:
+        """When the next chunk will be due, if the beat goes on; not before ``earliest_ns``."""
+        if self._last is None:
+            return earliest_ns
+        beats = max(-(-(earliest_ns - self._last.due_ns) // self._period_ns), 1)
+        return self._last.due_ns + beats * self._period_ns
+
     def depth(self, now_ns: int) -> int:
         """Chunks that were delivered and are not yet due."""
         while self._due and self._due[0] <= now_ns:

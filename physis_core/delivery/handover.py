@@ -123,19 +123,6 @@ class PrefixConditioned:
     def __init__(self, prefix_points: int) -> None:
         self._prefix_points = prefix_points
 
-    def prefix(self, plan: Timeline, due_ns: int, period_ns: int, joints: int) -> Floats:
-        """The promised positions ``[prefix_points, joints]`` from ``due_ns`` on.
-
-        Points beyond the plan repeat its last one; without any plan they are zero.
-        """
-        positions = np.zeros((self._prefix_points, joints))
-        for point in range(self._prefix_points):
-            sample = (plan.sample(due_ns + point * period_ns)
-                      or plan.last_before(due_ns + point * period_ns))
-            if sample is not None:
-                positions[point] = sample.position
-        return positions
-
     def take_over(self, plan: Timeline, chunk: PlannedChunk) -> PlannedChunk:
         """The chunk with the promised points in their place."""
         positions = chunk.positions.copy()

@@ -80,6 +80,13 @@ def test_a_pace_that_begins_anew_is_counted(buffer: OutputBuffer) -> None:
     assert buffer.counts.reanchored == 1
 
 
+def test_the_next_deadline_follows_the_beat(buffer: OutputBuffer) -> None:
+    assert buffer.next_due_ns(500 * MS) == 500 * MS
+    buffer.offer(ramp(0, 1000 * MS), 970 * MS)
+    assert buffer.next_due_ns(980 * MS) == 1000 * MS + CHUNK_NS
+    assert buffer.next_due_ns(1000 * MS + CHUNK_NS + 1) == 1000 * MS + 2 * CHUNK_NS
+
+
 def test_the_depth_is_bounded_by_what_is_still_to_come(buffer: OutputBuffer) -> None:
     for chunk in range(500):
         offered = ramp(chunk, 1000 * MS + chunk * CHUNK_NS)

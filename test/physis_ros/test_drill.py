@@ -22,6 +22,7 @@ WITHOUT = ('joint order changed',)
 
 @pytest.mark.timeout(300)
 def test_the_robot_comes_to_rest_and_goes_on(tmp_path: Path) -> None:
+    before = left_behind()  # by whoever else was killed on this machine; looking removes it
     completed = subprocess.run(
         [sys.executable, '-m', 'physis_core.cli.main', 'drill', '--json', *PATIENT, '--only',
          *WITH_REST, *WITHOUT], capture_output=True, text=True, cwd=tmp_path, timeout=280,
@@ -35,7 +36,7 @@ def test_the_robot_comes_to_rest_and_goes_on(tmp_path: Path) -> None:
         assert (outcome['safe_s'] is not None) == (name in WITH_REST), name
     assert 'stop requested' in outcomes['stop request']['said']
     assert 'host process' in outcomes['engine worker killed']['said']
-    assert not left_behind()
+    assert set(left_behind()) <= set(before)
 
 
 def left_behind() -> list[str]:

@@ -200,6 +200,37 @@ def test_a_late_chunk_is_delivered_and_counted(bench: Bench) -> None:
     assert (reports[-1].deadline_misses, reports[-1].chunks_dropped) == (2, 1)
 
 
+def test_a_model_is_told_what_was_promised(make_bench: Callable[..., Bench]) -> None:
+    """Real-time chunking: the committed prefix is an input like any other."""
+    bench = make_bench(
+        activate=False, model='own_models.prefix', camera_names="['']", handover__strategy='prefix',
+        lead_ms=20.0, period_ms=100.0)
+    bench.node.trigger_configure()
+    bench.node.trigger_activate()
+    (heard,) = bench.listen((ActionChunk, CHUNKS))
+
+    def told() -> np.ndarray:
+        count = len(bench.stream.observed)
+
+        def seen() -> bool:
+            bench.graph.feel(dict.fromkeys(NAMES, 0.25))
+            return len(bench.stream.observed) > count
+
+        bench.graph.wait_for(seen, 'an observation')
+        return bench.stream.observed[-1].arrays['prefix']
+
+    assert told() == pytest.approx(0.25)  # nothing was promised: it stays where it is
+    bench.stream.finish(due_in_ms=50.0, start=1.0, speed=1.0)
+    bench.graph.wait_for(lambda: heard, 'a chunk')
+    # The next chunk is due 100 ms after this one: its points 5 and 6 are the promise.
+    assert told() == pytest.approx(np.repeat([[1.10], [1.12]], 6, 1), abs=1e-3)
+    bench.stream.finish(due_in_ms=100.0, start=5.0, speed=0.0)
+    bench.graph.wait_for(lambda: len(heard) == 2, 'the next chunk')
+    positions = np.array(heard[1].positions).reshape(8, 6)
+    assert positions[:2].max() < 1.5  # the promise is kept
+    assert positions[2:] == pytest.approx(5.0)
+
+
 # -- reset, pause, stop -------------------------------------------------------------------------
 
 
