@@ -22,7 +22,7 @@ SLO_400_MS = SLO(400_000)
 
 def door(slots: int = 64, devices: int = 2) -> FrontDoor:
     """Two virtual devices, whose stages take 10 ms and 10 ms more for each member."""
-    return FrontDoor(MODEL, PROFILE, bare_cluster(devices), slots)
+    return FrontDoor(MODEL, PROFILE, bare_cluster(devices, 1e6), slots)
 
 
 def until(condition: Callable[[], object], seconds: float = 20.0) -> None:

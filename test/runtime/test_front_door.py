@@ -114,7 +114,7 @@ def test_memory_is_reserved_and_what_is_missing_is_named() -> None:
 
 def test_a_stage_off_its_profile_is_reported() -> None:
     optimistic = given_profile('virtual', GRAPH, (10_000, 15_000))
-    with FrontDoor(MODEL, optimistic, bare_cluster(1), 2) as front:
+    with FrontDoor(MODEL, optimistic, bare_cluster(1, 1e6), 2) as front:
         stream = front.open_stream('virtual', SLO(100_000))
         for _ in range(40):
             assert stream.next_chunk(TIMEOUT_S) is not None
@@ -129,7 +129,7 @@ def test_streams_of_a_real_model_compute_what_the_oracle_does() -> None:
     spec = tiny()
     graph = describe(spec).graph
     profile = given_profile('dit', graph, (1000, 1100, 1200, 1300))
-    with FrontDoor(spec, profile, bare_cluster(2), 6) as front:
+    with FrontDoor(spec, profile, bare_cluster(2, 1e6), 6) as front:
         streams = [Recorded(front.open_stream('dit', SLO(50_000, 10**6), visitor=Visitor(seed)),
                             describe(spec), seed) for seed in range(6)]
         for recorded in streams:

@@ -24,6 +24,7 @@ from physis_core.planning.slo import SLO
 from physis_core.runtime.front_door import FrontDoor, Visitor
 from physis_core.runtime.virtual import VirtualModel
 
+AMPLE_GB = 1e6
 _LOOK_S = 0.05
 
 
@@ -67,7 +68,7 @@ def overload(args: argparse.Namespace) -> dict[str, Any]:
     most = math.ceil(args.load * args.devices * slo.period_us * args.bmax
                      / (graph.stages * times[-1])) + 2
     with FrontDoor(VirtualModel(graph, fixed_us, each_us), profile,
-                   bare_cluster(args.devices), most) as door, ExitStack() as stack:
+                   bare_cluster(args.devices, AMPLE_GB), most) as door, ExitStack() as stack:
         promised, refusal = _fill(door, slo, most)
         stack.callback(leave, promised)
         ride(promised, 2.0)

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             rows = {str(count): bench.row(count)
                     for count in progress(wanted, configuration.name, args.json)}
             if auto:
-                best, row = highest(bench.best_row, args.most)
+                best, row = highest(bench.best_row, args.most, good_already(rows))
                 rows['auto'] = {'streams': best, **row}
             result[configuration.name] = rows
     if auto:
@@ -199,12 +199,22 @@ def whole_plans(graph: StageGraph, devices: int, rule: BatchRule) -> list[Plan]:
                  max_in_flight=2) for device in range(devices)]
 
 
-def highest(row_of: Callable[[int], Mapping[str, Any]], most: int
-            ) -> tuple[int, dict[str, Any]]:
-    """The highest count whose streams are on time: doubling, then halving the interval."""
-    good, best = 0, dict[str, Any]()
+def good_already(rows: Mapping[str, Mapping[str, Any]]) -> tuple[int, dict[str, Any]]:
+    """The highest count among those measured whose streams are on time, and what it got."""
+    good = max((int(count) for count, found in rows.items()
+                if found['on_time_ratio'] >= ON_TIME), default=0)
+    return good, dict(rows[str(good)]) if good else {}
+
+
+def highest(row_of: Callable[[int], Mapping[str, Any]], most: int,
+            known: tuple[int, dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+    """The highest count whose streams are on time: doubling, then halving the interval.
+
+    ``known``: a count that is, and what it got.
+    """
+    good, best = known
     bad = most + 1
-    count = 1
+    count = min(max(1, 2 * good), most)
     while good + 1 < bad:
         found = row_of(count)
         if found['on_time_ratio'] >= ON_TIME:
