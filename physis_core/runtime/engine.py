@@ -276,6 +276,9 @@ class Engine:
             single_stage=own.single_stage, log_address=self._logs[device].block.address)
 
     def _free_slot(self) -> int:
+        for stream in list(self._streams.values()):
+            if stream.ended is not None:  # by a fault; its clean-up is still to come
+                self._close_stream(stream, stream.ended, self._recovering)
         with self._lock:
             for slot in range(self._provision.slots):
                 if slot not in self._streams:

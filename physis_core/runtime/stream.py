@@ -170,8 +170,7 @@ class Stream:
 
     def close(self) -> None:
         """End the stream and give its place back."""
-        if self._error is None:
-            self._change(self, 'close')
+        self._change(self, 'close')
 
     @property
     def ended(self) -> StreamError | None:
