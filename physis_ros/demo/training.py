@@ -23,7 +23,7 @@ from physis_core.models.so101.stages import CONTROL_PERIOD_S, network_base
 from physis_ros.demo.demonstrations import TICKS_PER_FRAME, Demonstrations
 
 LEAD_MAX_TICKS = round(network.LEAD_MAX_S / CONTROL_PERIOD_S)
-_SLIP_FRAMES = 1.2  # largest standard deviation, from one chunk of lead upwards
+_SLIP_TICKS = 5.0  # largest standard deviation, from one chunk of lead upwards
 _HELD_OUT_EPISODES = 20  # the last ones, never trained on
 
 
@@ -141,6 +141,7 @@ class Batch:
     leads_s: Tensor  # [B, N]
     base: Tensor  # [B, N, LATENT] what the latents are changes from
     latents: Tensor  # [B, N, LATENT] the clean ones
+    believed: Tensor  # [B, N, LATENT] what the noisy ones are made of
     alive: Tensor  # [B, N] False after the demonstration's end
 
 
@@ -181,12 +182,14 @@ class Streams:
         """Streams `[B]` of `episode` whose first control point is tick `start`.
 
         Every chunk was observed about `lead` ticks before its first control point. `jitter`
-        adds what a real pipeline does: dropped frames, joints newer than the images, noise. It
-        also lets observations slip: they may show a moment up to a few frames earlier or later
-        than `lead` says. Without it a model under a delay of n chunks learns to continue from the
-        pose that it observes; its chunks then fall apart into n + 1 interleaved trajectories,
-        which swing around the right one (at one chunk: every other chunk). With it, it learns to
-        continue from what the earlier chunks in its history have committed.
+        adds what a real pipeline does: dropped frames, joints newer than the images, noise.
+
+        It also lets chunks slip: what the noisy latents hold, and what later observations show
+        of it, runs ahead of or behind the demonstration, at random or alternating from chunk to
+        chunk, while the clean latents to be learned stay in step. Without that, a model under a
+        delay of n chunks learns to continue from the pose that it observes, and its chunks fall
+        apart into n + 1 interleaved trajectories that swing around the right one (at one chunk:
+        every other chunk). With it, the model learns to bring the trajectories together.
         """
         due = start[:, None] + self._chunks * network.CONTROL_POINTS  # [B, N] ticks
         ticks, lead = self._ticks[episode][:, None], lead[:, None]
@@ -200,12 +203,11 @@ class Streams:
         over = frame > last_frame
         frame = torch.minimum(torch.where(holding, 0, frame).clamp_min(0), last_frame)
         nominal_tick = frame * TICKS_PER_FRAME
-        chunks_ahead = (lead / network.CONTROL_POINTS).clamp(0.0, 1.0)
+        slip, seen_slip = self._slips(lead, frame.shape[1]) if jitter else (0, 0)
         lead = torch.where(holding | over, lead, due - nominal_tick).clamp(0, LEAD_MAX_TICKS)
         if jitter:
-            spread = _SLIP_FRAMES * torch.rand(len(episode), 1) * chunks_ahead
-            slip = (spread * torch.randn(frame.shape)).round().long()
-            slipped = torch.where(holding, frame, frame + slip)
+            slipped = frame + (seen_slip + TICKS_PER_FRAME // 2) // TICKS_PER_FRAME
+            slipped = torch.where(holding, frame, slipped)
             frame = torch.minimum(slipped.clamp_min(0), last_frame)
         seen_tick = frame * TICKS_PER_FRAME
         joint_tick = seen_tick
@@ -222,12 +224,33 @@ class Streams:
             leads_s = (leads_s + 0.005 * (2.0 * torch.rand(leads_s.shape) - 1.0)).clamp_min(0.0)
         joints = self._model.normalised(joints_rad)
         world_now = self._world[frame_index]
-        points = torch.minimum(due[..., None] + torch.arange(network.CONTROL_POINTS),
-                               ticks[..., None] - 1)
-        actions = self._targets[tick_start[..., None] + points].flatten(2)
-        latents = torch.cat([actions, self._world_at(episode, due + network.CONTROL_POINTS)], -1)
+        world = self._world_at(episode, due + network.CONTROL_POINTS)
+        latents = torch.cat([self._actions_at(episode, due), world], -1)
+        believed = torch.cat([self._actions_at(episode, due + slip), world], -1)
         base = network_base(torch.cat([joints, world_now], -1).flatten(0, 1))
-        return Batch(seen, joints, leads_s, base.unflatten(0, due.shape), latents, due < ticks)
+        return Batch(seen, joints, leads_s, base.unflatten(0, due.shape), latents, believed,
+                     due < ticks)
+
+    def _slips(self, lead: Tensor, chunks: int) -> tuple[Tensor, Tensor]:
+        """Ticks by which chunks run ahead, `[B, N]`, and by which their observations do.
+
+        `lead` is `[B, 1]`. An observation shows what the last chunk before it has done.
+        """
+        latest = 1 + lead // network.CONTROL_POINTS  # chunks between a chunk and the one it sees
+        history = 1 + LEAD_MAX_TICKS // network.CONTROL_POINTS
+        index = torch.arange(history + chunks)
+        chunks_ahead = (lead / network.CONTROL_POINTS).clamp(0.0, 1.0)
+        spread = _SLIP_TICKS * torch.rand(len(lead), 1) * chunks_ahead
+        swing = torch.randn(len(lead), 1) * (1 - 2 * (index % 2))
+        slip = (spread * (swing + torch.randn(len(lead), len(index)))).round().long()
+        return slip[:, history:], slip.gather(1, history + self._chunks - latest)
+
+    def _actions_at(self, episode: Tensor, tick: Tensor) -> Tensor:
+        """Normalised joint targets `[B, N, ACTION]` of the chunks that begin at ticks `[B, N]`."""
+        points = tick[..., None] + torch.arange(network.CONTROL_POINTS)
+        last = self._ticks[episode][:, None, None] - 1
+        points = torch.minimum(points.clamp_min(0), last)
+        return self._targets[self._tick_starts[episode][:, None, None] + points].flatten(2)
 
     def _world_at(self, episode: Tensor, tick: Tensor) -> Tensor:
         """World latents `[B, N, WORLD]` at ticks `[B, N]`, interpolated between frames."""
@@ -248,7 +271,7 @@ def denoising_error(model: Network, batch: Batch) -> tuple[Tensor, Tensor]:
     streams, chunks = batch.leads_s.shape
     steps = torch.randint(0, network.STEPS, (streams,))
     level = torch.tensor(network.NOISE_LEVELS)[steps][:, None, None]
-    noisy = torch.lerp(batch.latents, torch.randn_like(batch.latents), level)
+    noisy = torch.lerp(batch.believed, torch.randn_like(batch.believed), level)
     state = model.state_token(batch.joints, batch.leads_s)
     observed = torch.cat([state.unsqueeze(2), batch.observed], 2)
     hidden = model.embed(observed.flatten(0, 1), noisy.flatten(0, 1))
