@@ -14,7 +14,12 @@ import platform
 
 import numpy as np
 
+from physis_core.units import NS_PER_S
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_syscall = _LIBC.syscall
+_syscall.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32,
+                     ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
 _SYS_FUTEX = {'x86_64': 202, 'aarch64': 98}.get(platform.machine(), 202)
 _FUTEX_WAIT, _FUTEX_WAKE = 0, 1
 _RINGERS, _RINGS_PER_RINGER = 1 << 12, 1 << 20
@@ -32,8 +37,11 @@ class Bell:
 
     def __init__(self, words: np.ndarray, index: int, ringer: int, spin: int = 0) -> None:
         """Use the ``index``-th of the uint32 ``words``; ``spin``: looks before sleeping."""
-        self._word = words[index:index + 1]
-        self._address = ctypes.c_void_p(self._word.ctypes.data)
+        self._owner = words[index:index + 1]
+        self._word = self._owner.data
+        self._address = self._owner.ctypes.data
+        self._span = _TimeSpec()
+        self._span_address = ctypes.addressof(self._span)
         self._base = ringer % _RINGERS * _RINGS_PER_RINGER
         self._count = itertools.count(1)  # its next() is atomic: several threads may ring
         self._spin = spin
@@ -41,11 +49,11 @@ class Bell:
     def ring(self) -> None:
         """Wake the waiter."""
         self._word[0] = self._base + next(self._count) % _RINGS_PER_RINGER
-        _LIBC.syscall(_SYS_FUTEX, self._address, _FUTEX_WAKE, 1, None, None, 0)
+        _syscall(_SYS_FUTEX, self._address, _FUTEX_WAKE, 1, None, None, 0)
 
     def read(self) -> int:
         """The value to hand to :meth:`wait`; take it before looking for news."""
-        return int(self._word[0])
+        return self._word[0]
 
     def wait(self, seen: int, timeout_ns: int) -> None:
         """Sleep until the word differs from ``seen``, at most ``timeout_ns``."""
@@ -56,9 +64,8 @@ class Bell:
             os.sched_yield()
         if timeout_ns <= 0:
             return
-        span = _TimeSpec(timeout_ns // 1_000_000_000, timeout_ns % 1_000_000_000)
-        _LIBC.syscall(_SYS_FUTEX, self._address, _FUTEX_WAIT, ctypes.c_uint32(seen),
-                      ctypes.byref(span), None, 0)
+        self._span.tv_sec, self._span.tv_nsec = divmod(timeout_ns, NS_PER_S)
+        _syscall(_SYS_FUTEX, self._address, _FUTEX_WAIT, seen, self._span_address, None, 0)
 
 
 def precise_sleeps() -> None:

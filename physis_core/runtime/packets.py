@@ -79,7 +79,7 @@ class HeaderCodec:
     """Chunk headers as bytes."""
 
     def __init__(self, steps: int) -> None:
-        self._struct = struct.Struct(f'<{len(_FIELDS) + steps}q')
+        self._struct = struct.Struct(f'@{len(_FIELDS) + steps}q')
         self._fields = len(_FIELDS)
         self.nbytes = aligned(self._struct.size)
 

@@ -1,5 +1,7 @@
 """Handing a hidden state to another process: shared memory, gloo, multiprocessing.Pipe.
 
+`shm` is what workers do: look at the doorbell for some microseconds, then sleep; `shm_sleep` sleeps
+at once.
 Two processes on CPUs of their own send a message back and forth; a hop is half of a round trip.
 The transports take turns, so that whatever else the machine does meets all of them.
 """
@@ -23,6 +25,7 @@ from torch import distributed
 from physis_core.errors import InputError, PhysisError
 from physis_core.models.protocol import TensorSpec
 from physis_core.runtime.bell import Bell, precise_sleeps
+from physis_core.runtime.engine import EngineOptions
 from physis_core.runtime.links.p2p import Rendezvous
 from physis_core.runtime.links.shm import ShmInlet, ShmOutlet, create_ring, open_inlet, open_outlet
 from physis_core.runtime.packets import ChunkState, HeaderCodec, PacketLayout
@@ -32,7 +35,6 @@ from physis_core.units import NS_PER_US
 
 SIZES_BYTES = (256, 4 << 20)
 _CODEC = HeaderCodec(4)
-_SPIN = 20_000
 _TURNS = 5
 _WARM_UP = 20
 _IDLE_NS = 50_000_000
@@ -120,8 +122,8 @@ def _end(index: int, meeting: _Meeting, pipe: Connection, results: Connection, r
                                          timedelta(seconds=_TIMEOUT_S))
     links: dict[tuple[str, int], _Transport] = {}
     for size in SIZES_BYTES:
-        sleeping = links['shm', size] = _Shm(index, meeting, size)
-        links['shm_spin', size] = _Shm(index, meeting, size, sleeping)
+        sleeping = links['shm_sleep', size] = _Shm(index, meeting, size)
+        links['shm', size] = _Shm(index, meeting, size, sleeping)
         links['gloo', size] = _Gloo(index, group, size)
         links['pipe', size] = _Pipe(pipe, size)
     samples: dict[tuple[str, int], list[np.ndarray]] = {key: [] for key in links}
@@ -153,7 +155,7 @@ def _pong(link: _Transport, count: int) -> np.ndarray:
 
 # -- transports --------------------------------------------------------------------------------
 
-TRANSPORTS = ('shm', 'shm_spin', 'gloo', 'pipe')
+TRANSPORTS = ('shm', 'shm_sleep', 'gloo', 'pipe')
 
 
 class _Transport(Protocol):
@@ -172,9 +174,9 @@ class _Shm:
     """The engine's own ring and bell."""
 
     def __init__(self, index: int, meeting: _Meeting, size: int, like: _Shm | None = None) -> None:
-        """``like``: share its ring, and spin before sleeping."""
+        """``like``: share its ring, and look before sleeping as the engine's workers do."""
         words = np.frombuffer(SharedBlock.attach(meeting.words).memory, np.uint32)
-        self._bell = Bell(words, index, ringer=index, spin=_SPIN if like else 0)
+        self._bell = Bell(words, index, ringer=index, spin=EngineOptions().spin if like else 0)
         ring = Bell(words, 1 - index, ringer=index).ring
         out, back = (SharedBlock.attach(meeting.rings[size][end]) for end in (index, 1 - index))
         meter = EdgeMeter.create()
