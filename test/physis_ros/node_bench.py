@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,10 +39,18 @@ class Bench:
         self.graph.discovered(self.node, [topic for _, topic in topics])
         return heard
 
-    def call(self, kind: type, name: str, request: object) -> Any:
-        """The answer of a service."""
+    def service(self, kind: type, name: str) -> Callable[[Any], Any]:
+        """A service that is ready: call it with a request to get its response."""
         client = self.graph.probe.create_client(kind, name)
         self.graph.wait_for(client.service_is_ready, name)
-        future = client.call_async(request)
-        self.graph.wait_for(future.done, f'an answer of {name}')
-        return future.result()
+
+        def call(request: Any) -> Any:
+            future = client.call_async(request)
+            self.graph.wait_for(future.done, f'an answer of {name}')
+            return future.result()
+
+        return call
+
+    def call(self, kind: type, name: str, request: object) -> Any:
+        """The answer of a service."""
+        return self.service(kind, name)(request)

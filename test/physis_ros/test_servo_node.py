@@ -67,8 +67,12 @@ def start(name: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     yield start
     for process in processes:
-        process.kill()
-        process.communicate()
+        process.terminate()  # killed, it would leave its DDS shared memory behind
+        try:
+            process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
 
 
 def tell(ring: RingWriter, *, epoch: int = 1, active: bool = True, stop: str = '') -> None:

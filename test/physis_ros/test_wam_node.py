@@ -276,15 +276,18 @@ def test_a_stop_first_stops_the_producer_and_lets_nothing_overtake_it(bench: Ben
 
 def test_the_last_thing_a_controller_hears_is_the_way_to_rest(bench: Bench) -> None:
     (trajectories,) = bench.listen((JointTrajectory, TRAJECTORIES))
-    bench.stream.finish(due_in_ms=30.0, speed=1.0)
+    stop = bench.service(Trigger, '/wam_node/stop_request')
+    bench.stream.finish(due_in_ms=10.0, speed=1.0)
+    waiting = bench.stream.finish(due_in_ms=900.0)
     bench.graph.wait_for(lambda: trajectories, 'a trajectory')
-    bench.graph.spin_for(0.04)  # its first point is past
-    bench.stream.finish(due_in_ms=150.0)  # waits for its time
-    assert bench.call(Trigger, '/wam_node/stop_request', Trigger.Request()).success
+    assert stop(Trigger.Request()).success
     bench.graph.wait_for(lambda: len(trajectories) > 1, 'the way to rest')
-    bench.graph.says('wam_node: node', 'stop requested')  # the sentinel: what waited is past
-    assert len(trajectories) == 2
-    rest = trajectories[-1]
+    bench.graph.wait_for(lambda: time.monotonic_ns() > waiting.due_ns, 'its time to pass')
+    bench.call(Trigger, '/wam_node/reset', Trigger.Request())
+    bench.stream.finish(start=0.5)  # the sentinel
+    bench.graph.wait_for(lambda: len(trajectories) > 2, 'a trajectory of the new epoch')
+    _, rest, sentinel = trajectories
+    assert sentinel.points[0].positions[0] == pytest.approx(0.5)
     assert (rest.header.stamp.sec, rest.header.stamp.nanosec) == (0, 0)
     assert rest.points[0].time_from_start.nanosec == 20_000_000
     assert not any(rest.points[-1].velocities)
