@@ -76,6 +76,7 @@ class ServoPlayer:
         self._last_ns = 0
         self._splice: _Splice | None = None
         self._effective: PlannedChunk | None = None
+        self._towards: PlannedChunk | None = None
         self.epoch = 0
         self.state = ServoState.IDLE
         self.stop_reason = ''
@@ -143,14 +144,15 @@ class ServoPlayer:
         assert position is not None  # _start sets it
         elapsed_s = s_from_ns(elapsed_ns)
         begins = sample.chunk is not self._effective
-        if changed or begins or self.state is not ServoState.PLAYING:
+        jumps = begins and sample.chunk is not self._towards  # nothing led to its first point
+        if changed or jumps or self.state is not ServoState.PLAYING:
             moved = position + velocity * elapsed_s if velocity.any() else position
             self._splice = self._new_splice(moved - sample.position,
                                             velocity - sample.velocity, now_ns)
         self.state = ServoState.PLAYING
         self.played += 1
         command = self._follow(sample, position, now_ns, elapsed_s)
-        self._effective = sample.chunk
+        self._effective, self._towards = sample.chunk, sample.towards
         return Command(*command, sample.chunk if begins else None)
 
     def _forget_plans(self) -> None:
@@ -158,7 +160,7 @@ class ServoPlayer:
         self._pending.clear()
         self._measured = None
         self._splice = None
-        self._effective = None
+        self._effective = self._towards = None
 
     def _commit_pending(self, now_ns: int) -> bool:
         """Plan what has come; whether that changed the plan for now."""
@@ -208,7 +210,7 @@ class ServoPlayer:
             self.underruns += 1
         if self._position is None or (self.state is ServoState.IDLE and not self._velocity.any()):
             return None
-        self._effective = None
+        self._effective = self._towards = None
         self._splice = None
         self._position, self._velocity = self._limits.brake(
             self._position, self._velocity, elapsed_s)

@@ -14,15 +14,22 @@ import numpy as np
 from physis_core.delivery.chunk import Floats, PlannedChunk
 from physis_core.units import s_from_ns
 
+# Points further apart than this are not joined: in between nothing is planned.
+_GAP_PERIODS = 1.5
+
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Where the plan is at ``time_ns``: ``[joints]`` each, and the chunk it comes from."""
+    """Where the plan is at ``time_ns``: ``[joints]`` each, and the chunk it comes from.
+
+    ``towards`` is the chunk whose control point comes next; ``chunk`` itself where none is known.
+    """
 
     time_ns: int
     position: Floats
     velocity: Floats
     chunk: PlannedChunk
+    towards: PlannedChunk
 
 
 class Timeline:
@@ -57,10 +64,11 @@ class Timeline:
     def sample(self, now_ns: int) -> Sample | None:
         """The plan at ``now_ns``, or None before its begin, in a gap and after its validity.
 
-        Between two control points of a chunk positions follow the cubic Hermite polynomial of
-        their positions and velocities; after its last one they go on at its velocity.  Nothing is
-        interpolated between two chunks: where they disagree there would be a leap within one
-        control period, where the servo fades from one to the other as gently as its limits ask.
+        Between two control points positions follow the cubic Hermite polynomial of their positions
+        and velocities, from the last point of a chunk to the first of the next one too: a policy
+        that is executed later than planned at each handover begins to oscillate.  How far two
+        chunks may disagree is the matter of the handover strategy, and of the servo's limits.
+        Where nothing follows in time, positions go on at the last velocity.
         """
         index = bisect_right(self._times, now_ns) - 1
         if index < 0:
@@ -70,14 +78,16 @@ class Timeline:
             return None
         begin_ns = self._times[index]
         position, velocity = chunk.positions[point], chunk.velocities[point]
-        if index + 1 == len(self._times) or self._owners[index + 1] is not chunk:
+        following = index + 1
+        if following == len(self._times) or (
+                self._times[following] - begin_ns > _GAP_PERIODS * chunk.period_ns):
             return Sample(now_ns, position + velocity * ((now_ns - begin_ns) * 1e-9), velocity,
-                          chunk)
+                          chunk, chunk)
         return Sample(
             now_ns,
-            *hermite(position, velocity, chunk.positions[point + 1], chunk.velocities[point + 1],
-                     chunk.period_ns * 1e-9, (now_ns - begin_ns) * 1e-9),
-            chunk)
+            *hermite(position, velocity, *self._knot(following),
+                     (self._times[following] - begin_ns) * 1e-9, (now_ns - begin_ns) * 1e-9),
+            chunk, self._owners[following])
 
     def last_before(self, now_ns: int) -> Sample | None:
         """The last control point before ``now_ns``, however long ago; None: there is none."""
@@ -85,12 +95,17 @@ class Timeline:
         if index < 0:
             return None
         chunk, point = self._owners[index], self._points[index]
-        return Sample(self._times[index], chunk.positions[point], chunk.velocities[point], chunk)
+        return Sample(
+            self._times[index], chunk.positions[point], chunk.velocities[point], chunk, chunk)
 
     @property
     def end_ns(self) -> int | None:
         """Until when there is something to play; None: the timeline is empty."""
         return self._owners[-1].valid_until_ns if self._owners else None
+
+    def _knot(self, index: int) -> tuple[Floats, Floats]:
+        owner, point = self._owners[index], self._points[index]
+        return owner.positions[point], owner.velocities[point]
 
     def _keep(self, kept: slice) -> None:
         self._times = self._times[kept]

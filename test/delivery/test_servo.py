@@ -72,9 +72,24 @@ def test_chunks_that_agree_are_followed_exactly() -> None:
         assert command.position == pytest.approx((now_ns - 100 * MS) * 1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize('late_ms', [-40, 0, 30, 90])
+def test_a_chunk_that_is_there_in_time_is_joined_from_the_last_point_of_the_one_before() -> None:
+    """What a policy planned is done when it was planned, as far as the limits allow."""
+    limits = JointLimits(
+        np.full(2, -3.0), np.full(2, 3.0), np.full(2, 8.0), np.full(2, 2000.0), np.full(2, 20.0))
+    servo = player(limits)
+    servo.accept(ramp(0, 100 * MS), np.zeros(2))
+    second = ramp(1, 260 * MS, start=0.20)
+    commands = said(run(servo, 0, 420 * MS, {200 * MS: lambda: servo.accept(second, UNKNOWN)}))
+    position_step, _ = biggest_steps(commands)
+    assert position_step <= 8.0 * TICK_NS * 1e-9 + 1e-9
+    for now_ns in range(264 * MS, 420 * MS, TICK_NS):
+        planned = 0.20 + (now_ns - 260 * MS) * 1e-9
+        assert commands[(now_ns - 100 * MS) // TICK_NS].position == pytest.approx(planned, abs=1e-3)
+
+
+@pytest.mark.parametrize('late_ms', [0, 30, 90])
 def test_a_jump_of_the_plan_does_not_reach_the_arm(late_ms: int) -> None:
-    """The next chunk disagrees by 0.2 rad and arrives early, in time, or late."""
+    """The next chunk disagrees by 0.2 rad, and arrives when it is due or late."""
     servo = player()
     servo.accept(ramp(0, 100 * MS), np.zeros(2))
     second = ramp(1, 260 * MS, start=0.36)
