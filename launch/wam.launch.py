@@ -6,12 +6,12 @@ Parameters live in the file that `config` names; arguments are for what differs 
 
 from pathlib import Path
 
+from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction, SetEnvironmentVariable
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 
-from launch import LaunchDescription
 from physis_ros.deployment import (
     NodeProcess,
     dds_environment,
