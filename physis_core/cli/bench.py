@@ -15,8 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one bench, or each in turn; the highest of their exit codes."""
+    """Run one bench, or each in turn but those that are `LONG`; the highest of their exit codes."""
     modules = bench_modules()
     names = list(modules) if args.name == 'all' else [args.name]
-    return max(execute(load('bench', name, modules), f'physis bench {name}', args.arguments)
-               for name in names)
+    benches = {name: load('bench', name, modules) for name in names}
+    return max(execute(bench, f'physis bench {name}', args.arguments)
+               for name, bench in benches.items()
+               if args.name != 'all' or not getattr(bench, 'LONG', False))

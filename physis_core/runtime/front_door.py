@@ -260,4 +260,6 @@ def _provision(profile: Profile, cluster: Cluster, slots: int) -> Provision:
         DeviceProvision(tuple(range(graph.blocks)), min(most, device.memory_bytes // kv_bytes))
         for device in cluster.devices)
     return Provision(graph, devices, slots, BatchRule(profile.max_batch, across_steps=True),
-                     in_flight=slots * _CHUNKS_EACH)
+                     in_flight=slots * _CHUNKS_EACH,
+                     times_us=tuple(profile.group_of(block).times.p99_us
+                                    for block in range(graph.blocks)))

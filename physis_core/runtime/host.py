@@ -39,6 +39,7 @@ from physis_core.runtime.telemetry import StageLog
 from physis_core.runtime.virtual import VirtualExecutor, VirtualModel
 from physis_core.runtime.workload import description_of, workload_from_json
 from physis_core.shared_block import SharedBlock
+from physis_core.units import NS_PER_US
 
 HEARTBEAT_NS = 50_000_000
 _LONGEST_SLEEP_NS = 50_000_000
@@ -69,6 +70,7 @@ class HostSetup:
     workload: str
     batch: BatchRule
     policy: str
+    times_us: tuple[tuple[int, ...], ...]
     spin: int
     stall_ns: int
     cpu: int | None
@@ -86,6 +88,7 @@ class HostSetup:
                                            'order': tuple(own['order'])}) for own in data['own'])
         data['host_of'] = tuple(data['host_of'])
         data['batch'] = BatchRule(**data['batch'])
+        data['times_us'] = tuple(map(tuple, data['times_us']))
         return cls(**data)
 
 
@@ -145,12 +148,17 @@ class Host:
             before_bytes = tensor_bytes()
             executor = ModelExecutor(build(self._workload, own.blocks), pool, self._observe)
             self._board.memory[own.index, :2] = tensor_bytes() - before_bytes, pool.nbytes
-            times = StageTimes()
+            times = StageTimes(self._expected_ns if self._setup.times_us else None)
         dispatcher = policy(self._setup.policy)(
             self._setup.batch, times.predict, [graph.step_block(stage) for stage in own.order])
         log = StageLog(SharedBlock.attach(own.log_address))
         return Device(own.index, graph, executor, dispatcher, self._board, log, times,
                       self._fault, single_stage=own.single_stage)
+
+    def _expected_ns(self, block: int, batch: int) -> int:
+        """What the profile says of a stage."""
+        times_us = self._setup.times_us[block]
+        return times_us[min(batch, len(times_us)) - 1] * NS_PER_US
 
     def _observe(self, stream: int) -> Observation | None:
         if not self._description.observation:  # the model watches nothing: it need not wait

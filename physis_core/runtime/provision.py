@@ -39,6 +39,8 @@ class Provision:
         in_flight: chunks of all streams together that may be under way.
         slots_per_edge: places between two devices that hold one stage each.
         link: how hidden states travel between devices.
+        times_us: expected time of a stage [us] by block and batch (1 first), until it is measured;
+            empty: nothing is known.
     """
 
     graph: StageGraph
@@ -48,6 +50,7 @@ class Provision:
     in_flight: int
     slots_per_edge: int = 1
     link: str = 'shm'
+    times_us: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.slots < 1:

@@ -64,7 +64,7 @@ def test_top_in_another_process_shows_streams_devices_memory_and_links(engine: E
 def test_top_as_tables(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(['top', '--once', '--stages', '--window', '60']) == 0
     printed = capsys.readouterr().out
-    for title in ('streams', 'devices', 'stages', 'links'):
+    for title in ('dit, last 60 s', 'devices', 'stages', 'links'):
         assert title in printed
 
 

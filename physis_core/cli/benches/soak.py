@@ -28,6 +28,9 @@ from physis_core.planning.plan import BatchRule
 from physis_core.runtime.engine import Engine, StreamOptions
 
 _MB = 1e6
+LONG = True
+"""Too long for `physis bench all`."""
+
 FLAT_MB_PER_HOUR = 16.0
 
 
