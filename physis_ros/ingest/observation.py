@@ -9,6 +9,9 @@ import numpy as np
 
 from physis_ros.ingest.source import Source
 
+# Share of a period beyond which two captures are of different beats.
+_APART = 0.75
+
 
 @dataclass(frozen=True, eq=False)
 class Observation:
@@ -23,7 +26,9 @@ class Assembler:
 
     Cameras that beat together are put together: an observation is made when each of them has a
     new frame.  One that beats faster than the others does not wait: its second new frame makes an
-    observation, whatever the others do.
+    observation, whatever the others do.  Frames that were captured almost a period apart are not
+    put together: the other half of the newer one is about to come, and the pairs would stay one
+    frame apart for ever.
     """
 
     def __init__(self, cameras: Sequence[Source], others: Sequence[Source]) -> None:
@@ -37,11 +42,19 @@ class Assembler:
 
     def observation(self, now_ns: int) -> Observation | None:
         """The newest observation, or None: nothing new, or a source is missing or stale."""
-        unseen = [source.unseen for source in self._triggers]
-        if not (min(unseen) or max(unseen) > 1) or self.unfit(now_ns):
+        if not self._complete() or self.unfit(now_ns):
             return None
         for source in self.sources:
             source.unseen = 0
         return Observation(
             {source.name: source.value for source in self.sources if source.value is not None},
             min(source.capture_ns for source in self.sources))
+
+    def _complete(self) -> bool:
+        unseen = [source.unseen for source in self._triggers]
+        if max(unseen) > 1:
+            return True
+        captures = [source.capture_ns for source in self._triggers]
+        period_ns = min(source.interval_ns for source in self._triggers)
+        apart = max(captures) - min(captures) > _APART * period_ns > 0
+        return min(unseen) > 0 and not apart

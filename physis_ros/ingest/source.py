@@ -70,6 +70,7 @@ class Source:
         """Forget everything."""
         self.value: np.ndarray | None = None
         self.capture_ns = 0
+        self.interval_ns = 0
         self.unseen = 0
         self._frequency = Frequency()
         self._fingerprint = 0
@@ -81,6 +82,7 @@ class Source:
 
     def take(self, value: np.ndarray, capture_ns: int, now_ns: int) -> None:
         """A new value has come."""
+        self.interval_ns = capture_ns - self.capture_ns if self._received else 0
         self.value = value
         self.capture_ns = capture_ns
         self.unseen += 1
