@@ -67,6 +67,7 @@ class ServoNode(Node):
                        lifespan=Duration(seconds=_SILENCE_S)))
         self._diagnostics = self.create_publisher(DiagnosticArray, '/diagnostics', 10)
         self._missed_before = 0
+        self._joints: tuple[str, ...] = ()
         self.create_service(Trigger, '~/stop_request', self._stop_request)
         self.create_timer(1.0, self._publish_diagnostics,
                           clock=Clock(clock_type=ClockType.STEADY_TIME))
@@ -83,7 +84,8 @@ class ServoNode(Node):
         if not ring.writer_alive():
             ring.close()  # what a killed writer left; closing removes it
             return None
-        if self.player is None:
+        if self.player is None or self._joints != ring.format.joints:
+            self._joints = ring.format.joints
             self.player = ServoPlayer(
                 joint_limits(self.settings, ring.format.joints),
                 self.settings['splice_ms'] * 1e-3, self.settings['restart_tolerance'])
