@@ -115,6 +115,9 @@ def test_an_unknown_python_is_refused(
 def test_no_network(
     make_venv: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
+    # An environment that is there already, with the pip of this one.
+    (tmp_path / 'venv' / 'bin').mkdir(parents=True)
+    make_program(tmp_path / 'venv' / 'bin', 'python', f'exec {sys.executable} "$@"')
     result = make_venv(
         'dev',
         'constraints/python.txt',
