@@ -1,29 +1,47 @@
-"""The front door on virtual devices: does the engine sustain what the planner promised?"""
+"""The front door on virtual devices: does the engine sustain what the planner promised?
+
+In real time by the engine itself, or by its twin: the same admission and the same dispatch code
+under a virtual clock, whatever else the machine does.
+"""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from physis_core.cli.inputs import DEFAULT_DEVICE, positive_us
 from physis_core.cli.progress import progress
 from physis_core.cli.traffic import Measured, Rider, measure, ride
 from physis_core.errors import InputError, Refused
 from physis_core.models.presets import load_preset
+from physis_core.observability.goodput import PoolGoodput, StreamGoodput, stream_goodput
+from physis_core.observability.stages import BatchNumbers
+from physis_core.planning.admission import Admission, NoRoom
 from physis_core.planning.capacity import best_placement
 from physis_core.planning.cluster import Cluster, uniform_cluster
 from physis_core.planning.cost import analytic_profile
 from physis_core.planning.devices import load_device
+from physis_core.planning.plan import Plan
 from physis_core.planning.pool import StreamClass
 from physis_core.planning.profile import BatchTimes, Profile
 from physis_core.planning.slo import SLO
 from physis_core.runtime.engine import EngineOptions
-from physis_core.runtime.front_door import FrontDoor
+from physis_core.runtime.front_door import (
+    HEADROOM,
+    FrontDoor,
+    promised_response_us,
+    with_headroom,
+)
 from physis_core.runtime.virtual import VirtualModel
+from physis_core.simulation.jitter import Jitter
+from physis_core.simulation.twin import ChunkRecord, Stream, Twin, profile_ns
 
 SPARE_SLOTS = 4
 
@@ -43,6 +61,8 @@ def add_virtual_arguments(parser: argparse.ArgumentParser) -> None:
                         help='coefficient of variation of virtual stage times (0)')
     parser.add_argument('--slow-down', type=float, default=1.0, metavar='K',
                         help='stretch all virtual times, where this machine is too slow (1)')
+    parser.add_argument('--simulate', action='store_true',
+                        help='virtual devices under a virtual clock, instead of the engine')
     parser.add_argument('--hosts', type=int, default=2,
                         help='processes that virtual devices share (2)')
 
@@ -61,13 +81,53 @@ def run_virtual(args: argparse.Namespace, count: int | None) -> dict[str, Any]:
             ExitStack() as stack:
         riders, refusal = admit(door, slo, wanted, stack, args.json)
         measured = serve(door, riders, cluster, slo, args)
-    return {'promised': promised, 'admitted': len(riders),
-            'admitted_over_promised': len(riders) / promised if promised else float('nan'),
-            'refusal': refusal, 'periods': args.periods, 'cv': args.cv,
-            'misses': sum(one.outputs + one.skipped - one.on_time
-                          for one in measured.goodput.streams),
-            'outputs': sum(one.outputs for one in measured.goodput.streams),
+    return {**_promise(promised, len(riders), refusal, args, measured.goodput),
             'measured': measured}
+
+
+def run_simulated(args: argparse.Namespace, count: int | None) -> dict[str, Any]:
+    """The same under a virtual clock."""
+    profile = read_profile(args)
+    slo = SLO(positive_us(args.slo_ms, '--slo-ms'))
+    cluster = uniform_cluster(args.devices, load_device(args.device_model), args.memory_gb)
+    promised = len(best_placement(cluster, StreamClass(profile, slo.period_us))
+                   ['portfolio'].placed)
+    admission, refusal = Admission(cluster), None
+    planned = with_headroom(profile, HEADROOM)
+    plans: list[Plan] = []
+    while count is None or len(plans) < count:
+        try:
+            plans.append(admission.admit(f'stream-{len(plans)}', planned, slo))
+        except NoRoom as error:
+            refusal = str(error)
+            break
+    lead_ns = 1000 * promised_response_us(profile, slo)
+    streams = [Stream(plan, profile_ns(profile.mean_us), chunks=args.periods,
+                      deadline_ns=lead_ns, open_ns=1000 * slo.period_us * number // len(plans))
+               for number, plan in enumerate(plans)]
+    outcome = Twin(streams, Jitter(args.cv)).run()
+    accounts = tuple(_account(records, slo, lead_ns) for records in outcome.chunks)
+    pool = PoolGoodput(accounts, args.devices, outcome.end_ns / 1e9)
+    return {**_promise(promised, len(plans), refusal, args, pool),
+            'measured': Measured(pool, BatchNumbers(
+                outcome.batch_count, outcome.task_count / outcome.batch_count, float('nan'), {},
+                float('nan')))}
+
+
+def _account(records: Sequence[ChunkRecord], slo: SLO, lead_ns: int) -> StreamGoodput:
+    done = [record for record in records if record.output_ns is not None]
+    planned_ns = np.array([record.planned_ns for record in done], np.int64)
+    return stream_goodput(planned_ns, np.array([record.output_ns for record in done], np.int64),
+                          planned_ns + lead_ns, 1000 * slo.period_us)
+
+
+def _promise(promised: int, admitted: int, refusal: str | None, args: argparse.Namespace,
+             pool: PoolGoodput) -> dict[str, Any]:
+    return {'promised': promised, 'admitted': admitted,
+            'admitted_over_promised': admitted / promised if promised else float('nan'),
+            'refusal': refusal, 'periods': args.periods, 'cv': args.cv,
+            'misses': sum(one.outputs + one.skipped - one.on_time for one in pool.streams),
+            'outputs': sum(one.outputs for one in pool.streams)}
 
 
 def admit(door: FrontDoor, slo: SLO, wanted: int, stack: ExitStack, quiet: bool

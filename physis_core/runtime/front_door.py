@@ -9,6 +9,7 @@ and the least important streams shed chunks at the entrance.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,11 +17,11 @@ from types import TracebackType
 
 import numpy as np
 
-from physis_core.errors import PhysisError, Refused
+from physis_core.errors import InputError, PhysisError, Refused
 from physis_core.planning.admission import Admission
 from physis_core.planning.cluster import Cluster
 from physis_core.planning.plan import BatchRule, Plan, Prediction
-from physis_core.planning.profile import Profile
+from physis_core.planning.profile import BatchTimes, Profile
 from physis_core.planning.slo import SLO, period_from_goal
 from physis_core.planning.strategies import Strategy, portfolio
 from physis_core.runtime.engine import Engine, EngineOptions
@@ -32,6 +33,8 @@ from physis_core.runtime.stream import Stream, StreamOptions
 from physis_core.runtime.virtual import VirtualModel
 from physis_core.runtime.workload import Workload, description_of
 from physis_core.units import NS_PER_US, OutputSemantics
+
+HEADROOM = 0.1
 
 _WAITS = 2  # before each stage a chunk may wait for one full batch
 _LOOK_S = 0.1
@@ -65,7 +68,8 @@ class FrontDoor:
     """
 
     def __init__(self, workload: Workload, profile: Profile, cluster: Cluster, slots: int,
-                 options: EngineOptions | None = None, strategy: Strategy = portfolio) -> None:
+                 options: EngineOptions | None = None, strategy: Strategy = portfolio,
+                 headroom: float = HEADROOM) -> None:
         """Start the engine, with room for ``slots`` streams.
 
         Args:
@@ -75,9 +79,13 @@ class FrontDoor:
             slots: most streams at a time, whatever the planner would still admit.
             options: of the engine.
             strategy: where new streams go.
+            headroom: share of every device's time that is never promised: a device without any
+                never catches up once it is behind.
         """
         self._description = description_of(workload)
-        self._profile = profile if isinstance(workload, VirtualModel) else _preloaded(profile)
+        held = profile if isinstance(workload, VirtualModel) else _preloaded(profile)
+        self._profile = profile
+        self._planned = with_headroom(held, headroom)
         self._cluster = cluster
         self._strategy = strategy
         self._admission = Admission(cluster, strategy)
@@ -127,7 +135,7 @@ class FrontDoor:
                 return self._open_unpromised(name, promise, visitor)
             if self._overloads:
                 raise Refused(f'no stream is admitted during an overload: {self._overloads[0]}')
-            plan = self._admission.admit(name, self._profile, promise)
+            plan = self._admission.admit(name, self._planned, promise)
             try:
                 stream = self._open(plan, promise, visitor)
             except PhysisError:
@@ -181,7 +189,7 @@ class FrontDoor:
 
     def _open_unpromised(self, name: str, promise: SLO, visitor: Visitor) -> Stream:
         """Open a best-effort stream where it would go if the devices were empty."""
-        plan = Admission(self._cluster, self._strategy).admit(name, self._profile, promise)
+        plan = Admission(self._cluster, self._strategy).admit(name, self._planned, promise)
         stream = self._unpromised[name] = self._open(plan, promise, visitor)
         self.engine.give_way(stream, True)
         return stream
@@ -190,7 +198,7 @@ class FrontDoor:
         self._check_places(plan)
         response_us = full_batch_response_us(self._profile)
         predicted = replace(plan, prediction=Prediction(promise.period_us, response_us))
-        lead_us = promise.max_response_us or _WAITS * response_us
+        lead_us = promised_response_us(self._profile, promise)
         return self.engine.open_stream(StreamOptions(
             seed=visitor.seed, prompt=visitor.prompt, queue_chunks=visitor.queue_chunks,
             priority=visitor.priority, period_ns=promise.period_us * NS_PER_US,
@@ -238,11 +246,28 @@ class FrontDoor:
         return records
 
 
+def promised_response_us(profile: Profile, promise: SLO) -> int:
+    """How long after its planned entrance a chunk is due [us]."""
+    return promise.max_response_us or _WAITS * full_batch_response_us(profile)
+
+
 def full_batch_response_us(profile: Profile) -> int:
     """Time of one chunk whose every stage is in a full batch [us]."""
     graph = profile.graph
     return graph.passes * sum(profile.mean_us(block, profile.max_batch)
                               for block in range(graph.blocks))
+
+
+def with_headroom(profile: Profile, headroom: float) -> Profile:
+    """The profile to plan with: a share of every device's time is kept back."""
+    if not 0.0 <= headroom < 1.0:
+        raise InputError(f'headroom is {headroom:g}; it is at least 0 and below 1')
+
+    def slower(times: BatchTimes) -> BatchTimes:
+        return replace(times, p99_us=tuple(math.ceil(time_us / (1.0 - headroom))
+                                           for time_us in times.p99_us))
+    return replace(profile, groups=tuple(replace(group, times=slower(group.times))
+                                         for group in profile.groups))
 
 
 def _preloaded(profile: Profile) -> Profile:

@@ -177,7 +177,7 @@ class OverloadWatch:
         """Whether a device is overloaded, given its latest looks."""
         growing = (len(self._past) == WINDOW_LOOKS and growth >= self._least
                    and growth > _GROWTH * (sum(load.served) + growth))
-        if growing or (load.held_back[-1] and queued >= self._least):
+        if growing or (load.held_back[-1] and queued >= self._least // 2):
             load.overloaded = True
             load.calm = 0
             load.peak = max(load.peak, queued)

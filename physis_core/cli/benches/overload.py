@@ -82,12 +82,14 @@ def overload(args: argparse.Namespace) -> dict[str, Any]:
         begin_ns, end_ns = ride(promised, 3.0)
         ride(promised, 2 * (promised[0].stream.options.lead_ns or 0) / 1e9)
         during = [rider.goodput(first_ns, last_ns) for rider in promised]
+        guest_outputs = sum(rider.goodput(first_ns, last_ns).on_time for rider in guests)
         after = [rider.goodput(begin_ns, end_ns) for rider in promised]
     return {
         'promised': len(promised), 'best_effort': len(guests), 'refusal': refusal,
         'refusal_in_overload': watched.refusal, 'named': watched.named,
         'on_time_promised': min(one.on_time_ratio for one in during),
         'on_time_promised_after': min(one.on_time_ratio for one in after),
+        'best_effort_outputs_on_time': guest_outputs,
         'shed': sum(rider.stream.shed for rider in guests),
         'shed_promised': sum(rider.stream.shed for rider in promised),
         'in_flight_most': watched.in_flight, 'in_flight_limit': watched.limit,

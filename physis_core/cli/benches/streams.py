@@ -20,7 +20,7 @@ from physis_core.cli.inputs import counts, positive_us
 from physis_core.cli.progress import progress
 from physis_core.cli.report import print_json, print_table
 from physis_core.cli.traffic import Measured, Rider, any_observation, measure, ride
-from physis_core.cli.virtual_streams import add_virtual_arguments, run_virtual
+from physis_core.cli.virtual_streams import add_virtual_arguments, run_simulated, run_virtual
 from physis_core.errors import InputError
 from physis_core.graph import StageGraph
 from physis_core.models.registry import ModelSpec, describe
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 def _run_virtual(args: argparse.Namespace, wanted: Sequence[int | None]) -> int:
     rows = {}
     for count in wanted:
-        found = run_virtual(args, count)
+        found = (run_simulated if args.simulate else run_virtual)(args, count)
         measured = found.pop('measured')
         rows['auto' if count is None else str(count)] = {
             'streams': found['admitted'], **found, **row(measured)}
