@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from physis_core.errors import StreamError
 from physis_core.models.protocol import ModelDescription
@@ -47,14 +48,14 @@ def observation_of(description: ModelDescription) -> dict[str, np.ndarray]:
 
 def run_plan(spec: ModelSpec, plan: Plan, chunks: int) -> Run:
     """One stream, first as fast as it goes, then paced; the first chunks are checked."""
-    warm_up = 2 * plan.max_in_flight + plan.graph.history_slots
+    warm_up = plan.max_in_flight + plan.graph.history_slots
     with Engine(spec, plan) as engine:
         fast = _chunks(engine, spec, StreamOptions(period_ns=0), warm_up + chunks)
         batches = np.concatenate([log.latest() for log in engine.stage_logs()])
         finished = np.array([chunk.finished_ns for chunk in fast[warm_up:]])
         period_ns = float((finished[-1] - finished[0]) / (len(finished) - 1))
         paced = _chunks(engine, spec, StreamOptions(period_ns=round(_PACE * period_ns)),
-                        warm_up + chunks)
+                        warm_up + chunks // 2)
     responses = [chunk.finished_ns - chunk.release_ns for chunk in paced[warm_up:]]
     return Run(period_ns / NS_PER_MS, float(np.median(responses)) / NS_PER_MS,
                largest_error(spec, fast[:warm_up]),
@@ -63,6 +64,7 @@ def run_plan(spec: ModelSpec, plan: Plan, chunks: int) -> Run:
 
 def largest_error(spec: ModelSpec, chunks: Sequence[FinishedChunk]) -> float:
     """Largest absolute difference to the oracle over an epoch's first chunks."""
+    torch.set_num_threads(1)  # as a worker has: sums depend on it
     description = describe(spec)
     observation = observation_of(description)
     oracle = SequentialOracle(build(spec), 0, chunks[0].epoch)
@@ -102,7 +104,7 @@ def _services_us(spec: ModelSpec, plans: Sequence[Plan], batch: int, chunks: int
     with Engine(spec, list(plans)) as engine:
         streams = [_opened(engine, StreamOptions(seed=slot, period_ns=0))
                    for slot in range(len(plans))]
-        with _sensor(spec, streams):
+        with sensor(spec, streams):
             for _ in range(chunks + plans[0].graph.history_slots):
                 for stream in streams:
                     _next(stream)
@@ -118,7 +120,7 @@ def _chunks(engine: Engine, spec: ModelSpec, options: StreamOptions, count: int
             ) -> list[FinishedChunk]:
     """So many chunks of a stream of its own."""
     stream = _opened(engine, options)
-    with _sensor(spec, [stream]):
+    with sensor(spec, [stream]):
         chunks = [_next(stream) for _ in range(count)]
     stream.close()
     return chunks
@@ -129,7 +131,7 @@ def _opened(engine: Engine, options: StreamOptions) -> Stream:
 
 
 @contextmanager
-def _sensor(spec: ModelSpec, streams: Sequence[Stream]) -> Iterator[None]:
+def sensor(spec: ModelSpec, streams: Sequence[Stream]) -> Iterator[None]:
     """Observations at a steady beat meanwhile, as a robot sends them."""
     observation = observation_of(describe(spec))
     stop = threading.Event()

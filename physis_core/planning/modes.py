@@ -29,14 +29,18 @@ def wave(graph: StageGraph, devices: int) -> Plan:
 
 
 def streamdiffusionv2(graph: StageGraph, devices: int) -> Plan:
-    """StreamDiffusionV2: a range of blocks on a device, all steps of a block in one batch."""
+    """StreamDiffusionV2: a range of blocks on a device, all steps of a block in one batch.
+
+    One chunk more than the batches hold may be in flight: it waits at the entrance, the least
+    urgent of all, and joins the batch that the chunk just finished has left.
+    """
     _require(devices, graph)
     used = min(devices, graph.blocks)
     device_of = [(stage % graph.blocks) * used // graph.blocks for stage in range(graph.stages)]
     return Plan(
         'streamdiffusionv2', graph, ranks_from_devices(device_of),
         batch=BatchRule(max_batch=graph.passes, across_steps=True),
-        max_in_flight=graph.passes * used)
+        max_in_flight=graph.passes * used + 1)
 
 
 def full_split(graph: StageGraph, devices: int) -> Plan:

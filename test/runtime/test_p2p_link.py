@@ -17,6 +17,7 @@ from physis_core.errors import InputError, PlanError, WorkerLost
 from physis_core.models.protocol import TensorSpec
 from physis_core.models.registry import describe
 from physis_core.planning.modes import MODES
+from physis_core.planning.plan import BatchRule
 from physis_core.runtime.engine import Engine, StreamOptions
 from physis_core.runtime.links.p2p import (
     RECEIVER,
@@ -92,6 +93,15 @@ def test_an_end_whose_peer_does_not_come_says_so(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(WorkerLost, match=r'gloo link did not answer within 0\.2 s'):
         Connection('gloo', meeting.address, SENDER, LAYOUT, HeaderCodec(1), 1)
     meeting.close()
+
+
+def test_messages_in_pieces_match_the_oracle() -> None:
+    spec = tiny()
+    graph = describe(spec).graph
+    plan = replace(MODES['streamdiffusionv2'](graph, 3), link='gloo_pieces', batch=BatchRule())
+    with Engine(spec, plan) as engine:
+        recorded = Recorded(engine.open_stream(), describe(spec))
+        assert largest_error(spec, recorded, recorded.run(12)) == 0.0
 
 
 def test_plans_over_gloo_match_the_oracle_and_survive_a_lost_worker() -> None:

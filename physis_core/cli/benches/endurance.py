@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from physis_core.cli.plan_runs import observation_of
+from physis_core.cli.plan_runs import sensor
 from physis_core.cli.progress import progress
 from physis_core.cli.report import print_json, print_table
 from physis_core.errors import InputError, StreamError
@@ -41,13 +41,13 @@ def run(args: argparse.Namespace) -> int:
     start_s = time.monotonic()
     with Engine(spec, plan) as engine:
         stream = engine.open_stream(StreamOptions(period_ns=0, queue_chunks=64))
-        stream.observe(observation_of(description), time.monotonic_ns())
-        for _ in progress(range(_PARTS), 'endurance', args.json):
-            outputs = np.stack([_positions(stream.next_chunk(_TIMEOUT_S))
-                                for _ in range(args.chunks // _PARTS)])
-            means.append(float(outputs.mean()))
-            deviations.append(float(outputs.std()))
-            memory_mb.append(sum(map(_private_mb, engine.worker_pids)))
+        with sensor(spec, [stream]):
+            for _ in progress(range(_PARTS), 'endurance', args.json):
+                outputs = np.stack([_positions(stream.next_chunk(_TIMEOUT_S))
+                                    for _ in range(args.chunks // _PARTS)])
+                means.append(float(outputs.mean()))
+                deviations.append(float(outputs.std()))
+                memory_mb.append(sum(map(_private_mb, engine.worker_pids)))
     _report({
         'chunks': args.chunks, 'devices': args.devices,
         'wall_s': round(time.monotonic() - start_s, 1),

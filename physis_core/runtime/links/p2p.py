@@ -98,18 +98,20 @@ class Connection:
 
 
 class _Transfer:
-    """A message under way; further pieces, if any, begin while it is waited for."""
+    """A message under way.  In pieces it begins only when it is waited for, one by one, so that
+    those of two messages never mix."""
 
     def __init__(self, begin: Callable[[torch.Tensor], distributed.Work],
                  pieces: Sequence[torch.Tensor]) -> None:
         self._begin = begin
-        self._later = pieces[1:]
-        self._work = begin(pieces[0])
+        self._pieces = pieces if len(pieces) > 1 else ()
+        self._begun = [begin(piece) for piece in pieces] if len(pieces) == 1 else []
 
     def wait(self, timeout: timedelta = timedelta(seconds=_JOIN_TIMEOUT_S)) -> None:
         """Until all of it is there."""
-        self._work.wait(timeout)
-        for piece in self._later:
+        for work in self._begun:
+            work.wait(timeout)
+        for piece in self._pieces:
             self._begin(piece).wait(timeout)
 
 
