@@ -50,11 +50,14 @@ class _Outbox:
 
     outlet: Outlet
     items: deque[tuple[ChunkState, Mapping[str, torch.Tensor]]] = field(default_factory=deque)
+    news: bool = False
 
     def send(self, state: ChunkState, tensors: Mapping[str, torch.Tensor]) -> None:
         """Send now, or keep it in order."""
         if self.items or not self.outlet.try_send(state, tensors):
             self.items.append((state, tensors))
+        else:
+            self.news = True
 
     def flush(self) -> bool:
         """Send what was kept; whether all of it went."""
@@ -62,7 +65,14 @@ class _Outbox:
             if not self.outlet.try_send(*self.items[0]):
                 return False
             self.items.popleft()
+            self.news = True
         return True
+
+    def announce(self) -> None:
+        """Have the receiver look, if anything was sent."""
+        if self.news:
+            self.news = False
+            self.outlet.announce()
 
 
 class Device:
@@ -181,6 +191,7 @@ class Device:
         """Send what found no place before; a device is free only when its results have gone."""
         outboxes = (*self._outboxes.values(), *self._kv_outboxes.values())
         self._holds_back = sum(not outbox.flush() for outbox in outboxes) > 0
+        self._announce()
         blocked = self._holds_back and any(outbox.items for outbox in self._outboxes.values())
         if self._blocked and not blocked:
             self._free_ns = time.monotonic_ns()
@@ -289,6 +300,7 @@ class Device:
                 continue
             self._send_kv(work, state)
             self._hand_on(work, state, end_ns)
+        self._announce()
         self._free_ns = end_ns
         if self._holds_back:
             self._blocked = any(outbox.items for outbox in self._outboxes.values())
@@ -321,6 +333,10 @@ class Device:
               ) -> None:
         outbox.send(state, tensors)
         self._holds_back = self._holds_back or bool(outbox.items)
+
+    def _announce(self) -> None:
+        for outbox in (*self._outboxes.values(), *self._kv_outboxes.values()):
+            outbox.announce()
 
     def _receiver(self, work: Work) -> int | None:
         """The device that a task's result goes to; None: it stays."""

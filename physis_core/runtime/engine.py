@@ -396,8 +396,10 @@ class Engine:
         due_ns = release_ns + (options.lead_ns or 0)
         state = ChunkState(stream.slot, stream.epoch, stream.released, 0, due_ns, release_ns,
                            due_ns, observation_ids=[-1] * self._description.graph.steps)
-        if not self._wiring.entrances[stream.plan.device_of(0)].try_send(state, {}):
+        entrance = self._wiring.entrances[stream.plan.device_of(0)]
+        if not entrance.try_send(state, {}):
             return False
+        entrance.announce()
         stream.released += 1
         stream.held_back += late and bool(period_ns)
         stream.next_release_ns = release_ns + period_ns

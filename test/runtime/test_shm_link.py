@@ -76,6 +76,8 @@ def test_the_receiver_is_woken_by_news_and_a_refused_sender_by_room() -> None:
     wakes: list[str] = []
     outlet, inlet = pair(1, wakes)
     assert outlet.try_send(*message(0))
+    assert wakes == []  # more may belong to it
+    outlet.announce()
     assert wakes == ['receiver']
     got = inlet.pull()
     assert got is not None

@@ -228,7 +228,9 @@ def test_a_chunk_out_of_order_ends_its_stream_with_a_message_and_no_other(
         assert stream.next_chunk(TIMEOUT_S) is not None
     token = ChunkState(victim.slot, victim.epoch, chunk, observation_ids=[-1, -1])
     with engine._lock:
-        assert engine._wiring.entrances[victim.plan.device_of(0)].try_send(token, {})
+        entrance = engine._wiring.entrances[victim.plan.device_of(0)]
+        assert entrance.try_send(token, {})
+        entrance.announce()
     with pytest.raises(OrderViolation, match=f'chunk {chunk} arrived at step 0 block 0 after'):
         while True:
             victim.next_chunk(TIMEOUT_S)

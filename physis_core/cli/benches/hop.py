@@ -188,6 +188,7 @@ class _Shm:
 
     def send(self) -> None:
         self._outlet.try_send(ChunkState(0, 0, 0, observation_ids=[-1] * 4), self._tensors)
+        self._outlet.announce()
 
     def receive(self) -> None:
         while True:

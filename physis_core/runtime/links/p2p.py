@@ -179,6 +179,9 @@ class P2pOutlet:
         self._meter.sent(link.payload_bytes)
         return True
 
+    def announce(self) -> None:
+        """See :class:`~physis_core.runtime.links.protocol.Outlet`; arrival itself wakes."""
+
     def _sent(self, slot: int) -> None:
         self._free.append(slot)
         if self._refused:

@@ -74,9 +74,12 @@ class ShmOutlet:
         sent = ring.counters[_SENT]
         ring.order[sent % ring.slots] = slot
         ring.counters[_SENT] = sent + 1
-        self._wake()
         self._meter.sent(ring.payload_bytes)
         return True
+
+    def announce(self) -> None:
+        """See :class:`~physis_core.runtime.links.protocol.Outlet`."""
+        self._wake()
 
     def _free_slot(self) -> int | None:
         """A free slot, looked for from the one after the last: that is free first."""
