@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -39,12 +39,16 @@ class Rider:
 
     def look(self) -> None:
         """Observe, if that was half a period ago or longer, whatever came out meanwhile."""
-        if time.monotonic_ns() - self.observed_ns >= self.period_ns // 2:
+        if self.stream.ended is None and (
+                time.monotonic_ns() - self.observed_ns >= self.period_ns // 2):
             self.observe()
 
     def take(self) -> bool:
         """Take a finished chunk, if there is one."""
-        chunk = self.stream.next_chunk(0.0)
+        try:
+            chunk = self.stream.next_chunk(0.0)
+        except StreamError:  # its beats count as missed from now on
+            return False
         if chunk is None:
             return False
         self.note(chunk)
@@ -58,7 +62,11 @@ class Rider:
         """The account of the chunks that were due in a span of time."""
         times = np.array(self.chunks, np.int64).reshape(-1, 3)
         times = times[(times[:, 2] >= first_ns) & (times[:, 2] < last_ns)]
-        return stream_goodput(times[:, 0], times[:, 1], times[:, 2], self.period_ns)
+        account = stream_goodput(times[:, 0], times[:, 1], times[:, 2], self.period_ns)
+        if self.stream.ended is None or not self.period_ns:
+            return account
+        beats = (last_ns - first_ns) // self.period_ns
+        return replace(account, skipped=max(account.skipped, beats - account.outputs))
 
     @property
     def period_ns(self) -> int:
@@ -133,7 +141,7 @@ def measure(engine: Engine, riders: Sequence[Rider], devices: int, seconds: floa
     ride(riders, 2 * s_from_ns(longest_lead_ns))  # what was due is counted when it is finished
     accounts = tuple(rider.goodput(first_ns, last_ns) for rider in riders)
     for rider, account in zip(riders, accounts, strict=True):
-        if not account.outputs and not rider.chunks:
+        if not rider.chunks and rider.stream.ended is None:
             raise StreamError(f'stream {rider.stream.slot} delivered nothing in {seconds} s')
     return Measured(PoolGoodput(accounts, devices, s_from_ns(last_ns - first_ns)),
                     batch_numbers(np.concatenate(records)))
