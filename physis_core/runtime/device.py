@@ -228,7 +228,7 @@ class Device:
             task = state.task(self._graph.blocks)
             self._executor.take_kv(state.stream, task, message.tensors)
             self._guarded(state.stream, state.epoch, self._queue.kv_arrived, state.stream,
-                          task.chunk, task.step, task.block)
+                          task.chunk, task.step, task.block, state.sent_ns)
         inlet.release(message.slot)
 
     def _arrive(self, state: ChunkState, arrived_ns: int) -> None:

@@ -30,6 +30,7 @@ class Work:
         deadline_ns: when the chunk's output is due (steady clock).
         remaining_ns: predicted time from the end of this task to the chunk's output.
         arrived_ns: when it arrived here.
+        ready_ns: when the history it waited for was here too.
         payload: what the executor needs besides; dispatch does not look at it.
         yields: its stream gives way: served after all others, in small batches of its own kind.
     """
@@ -40,6 +41,7 @@ class Work:
     deadline_ns: int
     remaining_ns: int = 0
     arrived_ns: int = 0
+    ready_ns: int = field(default=0, kw_only=True)
     payload: Any = None
     yields: bool = False
 
@@ -119,8 +121,8 @@ class ReadyQueue:
         stage.waiting[chunk] = work
         self._promote(work.stream, step, block)
 
-    def kv_arrived(self, stream: int, chunk: int, step: int, block: int) -> None:
-        """Note KV that another device wrote for this one's tasks.
+    def kv_arrived(self, stream: int, chunk: int, step: int, block: int, at_ns: int = 0) -> None:
+        """Note KV that another device wrote for this one's tasks and that came ``at_ns``.
 
         Raises:
             OrderViolation: it is not the next chunk's.
@@ -131,7 +133,7 @@ class ReadyQueue:
                 f'stream {stream}: KV of chunk {chunk} at step {step} block {block} came after '
                 f'that of chunk {self._kv.get(key, -1)}')
         self._kv[key] = chunk
-        self._promote_readers(stream, step, block)
+        self._promote_readers(stream, step, block, at_ns)
 
     def start(self, members: Collection[Work]) -> None:
         """Take tasks out of ``ready``: they run now."""
@@ -157,17 +159,19 @@ class ReadyQueue:
     def _stage(self, stream: int, step: int, block: int) -> _Stage:
         return self._stages.setdefault((stream, step, block), _Stage())
 
-    def _promote_readers(self, stream: int, step: int, block: int) -> None:
+    def _promote_readers(self, stream: int, step: int, block: int, at_ns: int = 0) -> None:
         for reader in self._readers[stream][step]:
-            self._promote(stream, reader, block)
+            self._promote(stream, reader, block, at_ns)
 
-    def _promote(self, stream: int, step: int, block: int) -> None:
+    def _promote(self, stream: int, step: int, block: int, at_ns: int = 0) -> None:
         stage = self._stages.get((stream, step, block))
         if stage is None:
             return
         work = stage.waiting.get(stage.done + 1)
         if work is not None and self._history_is_here(work):
-            self.ready.append(stage.waiting.pop(stage.done + 1))
+            del stage.waiting[stage.done + 1]
+            work.ready_ns = max(work.arrived_ns, at_ns)
+            self.ready.append(work)
 
     def _history_is_here(self, work: Work) -> bool:
         chunk, step, block = work.task

@@ -87,8 +87,8 @@ class VirtualExecutor:
 
     def run(self, batch: Sequence[Work], free_ns: int, now_ns: int) -> tuple[int, int]:
         """See :class:`~physis_core.runtime.executor.Executor`; ends in the future."""
-        arrived_ns = max(work.arrived_ns for work in batch)
-        start_ns = free_ns if arrived_ns <= free_ns else now_ns
+        ready_ns = max(work.ready_ns for work in batch)
+        start_ns = free_ns if ready_ns <= free_ns else now_ns
         factor = 1.0
         if self.model.cv:
             factor = max(0.05, self._random.normal(1.0, self.model.cv))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from replay import Recorded, tiny
+import pytest
+from replay import TIMEOUT_S, Recorded, tiny
 
+from physis_core.graph import KVMode, StageGraph, Task
 from physis_core.models.registry import describe
 from physis_core.planning.modes import full_split, streamdiffusionv2
 from physis_core.runtime.engine import Engine
 from physis_core.runtime.telemetry import EdgeMeter
+from physis_core.runtime.virtual import VirtualModel
 from physis_core.runtime.wiring import LinkKey
 from physis_core.shared_block import SharedBlock
 
@@ -43,6 +46,20 @@ def test_a_full_pipeline_batches_its_steps() -> None:
             assert len(members) % batch == 0
             assert len(set(members['block'].tolist())) == 1
             assert len(set(members['step'].tolist())) == len(members)
+
+
+@pytest.mark.parametrize('kv_mode', list(KVMode))
+def test_virtual_devices_start_a_task_after_all_it_depends_on(kv_mode: KVMode) -> None:
+    graph = StageGraph(3, 2, kv_mode, window_chunks=1)
+    with Engine(VirtualModel(graph, 0.0, 1000.0), full_split(graph, 2)) as engine:
+        stream = engine.open_stream()
+        for _ in range(CHUNKS):
+            assert stream.next_chunk(TIMEOUT_S) is not None
+        records = np.concatenate([log.latest() for log in engine.stage_logs()])
+    times = {Task(int(one['chunk']), int(one['step']), int(one['block'])):
+             (int(one['start_ns']), int(one['end_ns'])) for one in records}
+    for task, (start_ns, _) in times.items():
+        assert all(times[before][1] <= start_ns for before in graph.dependencies(task))
 
 
 def test_links_count_messages_bytes_and_waiting() -> None:
