@@ -253,7 +253,8 @@ class WamNode(LifecycleNode):
             return
         if self._recording is not None and self._times is not None:
             self._recording.observation(
-                observation.arrays, self._times.stamp(observation.capture_ns))
+                observation.arrays, self._times.stamp(observation.capture_ns),
+                self._times.stamp(time.monotonic_ns()))
         try:
             self._delivery.stream.observe(
                 {**observation.arrays, **self._prefix(self._delivery)}, observation.capture_ns)

@@ -71,14 +71,15 @@ class SessionRecording:
             self._connections[joints_input] = self._bag.add_connection(
                 joints_topic, _JOINTS, typestore=types)
 
-    def observation(self, arrays: Mapping[str, np.ndarray], stamp: Time) -> None:
-        """Write an observation as the model sees it, stamped with its capture time."""
-        time_ns = RosTime.from_msg(stamp).nanoseconds
+    def observation(self, arrays: Mapping[str, np.ndarray], captured: Time, seen: Time) -> None:
+        """Write an observation as the model sees it: stamped with its capture time, recorded when
+        it was seen, so that a replay knows how old it was."""
+        time_ns = RosTime.from_msg(seen).nanoseconds
         with self._lock:
             for name, value in arrays.items():
                 message = (self._joint_state(value) if name == self._joints_input
                            else _image(value))
-                message.header.stamp = stamp
+                message.header.stamp = captured
                 self._bag.write(self._connections[name], time_ns, serialize_message(message))
 
     def chunk(self, chunk: PlannedChunk) -> None:

@@ -28,10 +28,15 @@ class Bench:
         return self.engine.streams[-1]
 
     def observe(self) -> None:
-        """Sense everything once, and see it reach the engine."""
+        """Sense everything until it has reached the engine: images are sent with best effort."""
         count = len(self.stream.observed)
-        self.graph.sense()
-        self.graph.wait_for(lambda: len(self.stream.observed) > count, 'an observation')
+
+        def seen() -> bool:
+            self.graph.sense()
+            self.graph.spin_for(0.02)
+            return len(self.stream.observed) > count
+
+        self.graph.wait_for(seen, 'an observation')
 
     def listen(self, *topics: tuple[type, str]) -> Sequence[list[Any]]:
         """What comes on each of the topics from now on, once they are connected."""

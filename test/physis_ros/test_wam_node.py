@@ -63,7 +63,10 @@ def test_the_capture_time_is_that_of_the_oldest_input(bench: Bench) -> None:
     assert (observed.received_ns - observed.capture_ns) / 1e6 >= 80.0
 
 
-def test_a_camera_that_stopped_is_named_and_nothing_is_made_from_it(bench: Bench) -> None:
+def test_a_camera_that_stopped_is_named_and_nothing_is_made_from_it(
+        make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(cameras__front__stale_ms=1000, cameras__wrist__stale_ms=60_000,
+                       joints__stale_ms=60_000)
     bench.observe()
     bench.graph.wait_for(lambda: not bench.stream.paused, 'a running stream')
 
@@ -83,7 +86,8 @@ def test_a_camera_that_stopped_is_named_and_nothing_is_made_from_it(bench: Bench
 
 
 def test_a_slow_camera_does_not_hold_back_a_fast_one(make_bench: Callable[..., Bench]) -> None:
-    bench = make_bench(cameras__front__stale_ms=60_000)
+    bench = make_bench(**{f'{source}.stale_ms': 60_000
+                          for source in ('cameras.front', 'cameras.wrist', 'joints')})
     bench.observe()
     count = len(bench.stream.observed)
 
@@ -96,7 +100,8 @@ def test_a_slow_camera_does_not_hold_back_a_fast_one(make_bench: Callable[..., B
 
 
 def test_a_frozen_camera_is_named(make_bench: Callable[..., Bench]) -> None:
-    bench = make_bench(cameras__front__frozen_ms=300.0)
+    bench = make_bench(cameras__front__frozen_ms=300.0, cameras__front__stale_ms=60_000,
+                       cameras__wrist__stale_ms=60_000)
     same = np.full((64, 64, 3), 7, np.uint8)
 
     def show() -> bool:
@@ -170,7 +175,7 @@ def test_a_trajectory_starts_at_the_planned_time_and_increases_strictly(bench: B
 def test_chunks_follow_one_another_without_gaps(bench: Bench) -> None:
     (heard,) = bench.listen((ActionChunk, CHUNKS))
     for count in range(20):
-        bench.stream.finish(start=0.01 * count)
+        bench.stream.finish(start=0.01 * count, due_in_ms=1500.0)
         bench.graph.wait_for(lambda count=count: len(heard) > count, f'chunk {count}')
     assert [chunk.chunk_id for chunk in heard] == list(range(20))
 
