@@ -56,7 +56,8 @@ class EngineOptions:
         spin: looks at the doorbell before a host with a real device sleeps: a shorter hand-over
             for some tens of microseconds of CPU each time.
         virtual_hosts: processes that virtual devices share.
-        stall_s: longest that a host may take for one batch before it counts as lost [s].
+        stall_s: longest that a host may work without looking up, which it does after every few
+            batches, before it counts as lost [s].
         policy: what a device runs next, one of :data:`~physis_core.runtime.policies.POLICIES`.
     """
 
