@@ -119,6 +119,19 @@ def test_the_newest_stream_of_the_lowest_priority_sheds_first_and_recovers_step_
     assert high not in ways.asked
 
 
+def test_streams_with_a_promise_shed_beside_best_effort_ones_only_if_they_are_held_back() -> None:
+    ways = _Ways()
+    relief = Relief(ways)
+    promised, guest = stream(0, 0), stream(1, -1)
+    overload = Overload(0, 0, 0, 0, 9, 5, 0, 1.0)
+    for _ in range(5):
+        relief.answer([overload], [promised, guest])
+    assert relief.shedding == {1: MOST_SHED}
+    promised.held_back += 1
+    relief.answer([overload], [promised, guest])
+    assert relief.shedding == {1: MOST_SHED, 0: 2}
+
+
 def test_the_only_stream_of_a_device_never_sheds() -> None:
     ways = _Ways()
     Relief(ways).answer([Overload(0, 0, 0, 0, 9, 5, 0, 1.0)], [stream(0, 0)])

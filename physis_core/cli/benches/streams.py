@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--model', default='so101', help='a registered model (so101)')
     parser.add_argument('--streams', default='1,2,4,8,16,auto', metavar='N,N,...',
                         help='stream counts; `auto` searches the highest that is on time')
-    parser.add_argument('--slo-ms', type=float, default=80.0, metavar='MS',
-                        help='interval between chunks of a stream (80)')
+    parser.add_argument('--slo-ms', type=float, default=160.0, metavar='MS',
+                        help='interval between chunks of a stream (160: what an so101 chunk plays)')
     parser.add_argument('--max-response-ms', type=float, default=None, metavar='MS',
                         help='deadline of a chunk after its planned entrance (the interval)')
     parser.add_argument('--bmax', type=int, default=8, metavar='B', help='largest batch (8)')
