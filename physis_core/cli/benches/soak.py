@@ -10,7 +10,7 @@ import argparse
 import os
 import random
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -22,7 +22,7 @@ from physis_core.cli.inputs import positive_us
 from physis_core.cli.progress import progress
 from physis_core.cli.report import print_json, print_table
 from physis_core.cli.traffic import Rider, any_observation, leave, ride
-from physis_core.errors import InputError
+from physis_core.errors import InputError, StreamError
 from physis_core.models.registry import ModelSpec, describe
 from physis_core.planning.plan import BatchRule
 from physis_core.runtime.engine import Engine, StreamOptions
@@ -94,14 +94,15 @@ def soak(args: argparse.Namespace) -> dict[str, Any]:
             while (left_s := until_s - time.monotonic()) > 0:
                 ride(riders, min(left_s, dice.uniform(0.2, 1.0)))
                 guest = dice.randrange(args.streams // 2, args.streams)
-                if dice.random() < 0.5:
+                if dice.random() < 0.5 or riders[guest].stream.ended is not None:
                     riders[guest].stream.close()
                     _settle(riders[guest], totals)
                     riders[guest] = enter(guest)
                 else:
-                    riders[guest].stream.reset()
-                    riders[guest].observe()
-                    totals['resets'] += 1
+                    with suppress(StreamError):  # it ends this moment: replaced at its next turn
+                        riders[guest].stream.reset()
+                        riders[guest].observe()
+                        totals['resets'] += 1
             for rider in riders:
                 _settle(rider, totals)
             seen.append(footprint(pids))
