@@ -43,8 +43,8 @@ class Schedule:
             0.02 + 0.98 * cosine)
 
 
-ENCODER_SCHEDULE = Schedule(steps=2500, batch=128, learning_rate=2e-3)
-WAM_SCHEDULE = Schedule(steps=3000, batch=48, learning_rate=1.5e-3)
+ENCODER_SCHEDULE = Schedule(steps=2000, batch=128, learning_rate=2e-3)
+WAM_SCHEDULE = Schedule(steps=4000, batch=48, learning_rate=1.5e-3)
 
 
 def split_episodes(demos: Demonstrations) -> tuple[np.ndarray, np.ndarray]:

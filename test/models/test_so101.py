@@ -22,13 +22,11 @@ class OneStreamHistory:
         self.graph = model.description.graph
         self.chunk = 0
         self.kept: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    @property
-    def positions(self) -> torch.Tensor:
-        return torch.tensor([self.graph.positions(self.chunk)])
+        self.positions = torch.empty(0)
 
     def extend(self, keys: torch.Tensor, values: torch.Tensor
                ) -> tuple[torch.Tensor, torch.Tensor, None]:
+        self.positions = torch.tensor([self.graph.positions(self.chunk)])
         self.kept.append((keys, values))
         visible = [self.kept[-1], *(self.kept[chunk] for chunk in self.graph.history(self.chunk))]
         self.chunk += 1
@@ -167,7 +165,7 @@ def test_bad_observations_are_refused(
 
 
 def test_unknown_options_and_missing_weights_are_refused() -> None:
-    with pytest.raises(InputError, match='no option `depth`'):
+    with pytest.raises(InputError, match='`depth`'):
         describe(ModelSpec('so101', {'depth': 3}))
     with pytest.raises(InputError, match='physis train so101'):
         build(ModelSpec('so101', {'weights': '/nowhere.safetensors'}))
