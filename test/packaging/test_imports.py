@@ -18,10 +18,11 @@ class Missing(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Missing())
 """
+# All but what draws: that is the extra `plot`, and only commands that were asked to draw load it.
 IMPORT_ALL = """
 import physis_core
 for module in pkgutil.walk_packages(physis_core.__path__, 'physis_core.'):
-    if not module.name.endswith('__main__'):
+    if '.plots.' not in module.name and not module.name.endswith('__main__'):
         importlib.import_module(module.name)
 """
 NOT_IN_BASE = [
