@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from physis_core.errors import InputError
 from physis_core.models.so101.network import Network
 from physis_core.models.so101.stages import WEIGHTS, So101Model, load_network
 from physis_ros.demo import training
@@ -16,7 +17,7 @@ from physis_ros.demo.scene import Scene
 
 STAGES = ('demos', 'encoder', 'wam', 'evaluate')
 SHARDS = 2  # fixed, so that the demonstrations do not depend on the number of processes
-_SEEDS_PER_SHARD = 100_000
+_SEEDS_PER_RUN, _SEEDS_PER_SHARD = 1_000_000, 100_000  # never those of the evaluation
 _DELAYS_S = (0.0, 0.08, 0.16, 0.32, 0.64)
 
 
@@ -40,6 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the stages that were asked for."""
+    for name, least in (('seed', 0), ('episodes', SHARDS), ('evaluate_episodes', 1)):
+        if getattr(args, name) < least:
+            raise InputError(f'--{name.replace("_", "-")} is {getattr(args, name)}; '
+                             f'the least is {least}')
     torch.set_num_threads(1)
     stages = STAGES if args.stage == 'all' else (args.stage,)
     for stage in stages:
@@ -56,7 +61,7 @@ def _demos(args: argparse.Namespace) -> None:
 
 def _record_shard(episodes: int, seed: int, shard: int, out: Path) -> None:
     torch.set_num_threads(1)
-    first_seed = (seed * SHARDS + shard + 1) * _SEEDS_PER_SHARD
+    first_seed = seed * _SEEDS_PER_RUN + (shard + 1) * _SEEDS_PER_SHARD
     generate(episodes, first_seed, f'demonstrations {shard + 1}/{SHARDS}').save(
         out / f'demos-{shard}.npz')
 
