@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
+
+import pytest
 
 # Runs in a fresh interpreter in which the packages named on the command line do not exist.
 WITHOUT = """
@@ -57,3 +60,13 @@ def test_the_package_itself_imports_nothing_heavy() -> None:
 def test_every_module_imports_without_optional_packages() -> None:
     """An optional package is imported by the function that uses it, which can say so."""
     run_without(NOT_IN_BASE, IMPORT_ALL)
+
+
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ('mujoco', 'triton')),
+    reason='needs mujoco and the triton of a CUDA build of torch',
+)
+def test_the_simulator_and_triton_live_in_one_process() -> None:
+    """Both bring an LLVM; in the wrong order, the import of the second is a segmentation fault."""
+    program = 'import physis_ros.demo.scene, triton'
+    assert subprocess.run([sys.executable, '-c', program]).returncode == 0
