@@ -110,8 +110,14 @@ class ChunkDelivery:
                 positions[point] = measured if sample is None else sample.position
             return positions
 
-    def stop(self, reason: str, deceleration: float) -> PlannedChunk | None:
+    def stop(self, reason: str, deceleration: float, sent_early_ns: int) -> PlannedChunk | None:
         """Latch a stop: first no more chunks, then the servo is told to come to rest.
+
+        Args:
+            reason: why, for diagnostics.
+            deceleration: of every joint on the way to rest [rad/s^2].
+            sent_early_ns: how long before its begin the plan is sent to those who follow it: what
+                they have and have not begun must be taken back too.
 
         Returns:
             the way to rest from where the plan is, for whoever follows the plan without the
@@ -122,7 +128,8 @@ class ChunkDelivery:
             now_ns = time.monotonic_ns()
             self._ring.tell(epoch=self._buffer.epoch, active=True, stop=reason,
                             heartbeat_ns=now_ns)
-            sample = self._buffer.plan.sample(now_ns)
+            plan = self._buffer.plan
+            sample = plan.sample(now_ns) or plan.sample(now_ns + sent_early_ns)
             return None if sample is None else braking(sample.chunk, sample, deceleration)
 
     def close(self) -> None:

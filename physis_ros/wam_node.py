@@ -282,7 +282,8 @@ class WamNode(LifecycleNode):
         self.get_logger().error(f'stopped: {reason}; call ~/reset to go on')
         if self._delivery is None:
             return
-        rest = self._delivery.stop(reason, self._settings['trajectory.deceleration'])
+        rest = self._delivery.stop(reason, self._settings['trajectory.deceleration'],
+                                   round(self._settings['trajectory.early_ms'] * NS_PER_MS))
         self._forget_trajectories()
         if self._timed is not None and rest is not None:
             # The producer is stopped and nothing waits: this is the last thing that is said.
