@@ -8,6 +8,7 @@ the smaller one stands.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +21,10 @@ from physis_core.cli.lone_stages import LoneStages, pick_device
 from physis_core.cli.progress import progress
 from physis_core.cli.report import print_json, print_table
 from physis_core.errors import InputError
+from physis_core.gpus import Gpus, unfit
 from physis_core.models.registry import describe
 from physis_core.models.sizes import spec_of
+from physis_core.planning.devices import described_name
 from physis_core.planning.profile import BatchTimes, BlockGroup, Profile
 from physis_core.runtime.kv_pool import Row
 
@@ -50,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, write, report."""
     profile = measure(args)
+    for sentence in _unfit(args.device):
+        print(f'these times are not those of a sound GPU: {sentence}', file=sys.stderr)
     if args.out is not None:
         args.out.write_text(profile.to_json(), encoding='utf-8')
     group = profile.groups[0]
@@ -99,8 +104,19 @@ def measure(args: argparse.Namespace) -> Profile:
 def device_label(device: str) -> str:
     """What a profile calls the device it was made on."""
     if device.startswith('cuda'):
-        return torch.cuda.get_device_name(device)
+        return described_name(torch.cuda.get_device_name(device))
     return f'cpu-{torch.get_num_threads()}'
+
+
+def _unfit(device: str) -> list[str]:
+    """What NVML says is wrong with this host's GPUs after a measurement on one of them."""
+    if not pick_device(device).startswith('cuda'):
+        return []
+    try:
+        with Gpus() as gpus:
+            return unfit(gpus.health())
+    except InputError as error:
+        return [str(error)]
 
 
 def _batch_us(stages: LoneStages, args: argparse.Namespace, batch: int) -> list[float]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from physis_core.errors import InputError
 from physis_core.fields import check_keys, from_mapping, read_yaml
-from physis_core.planning.devices import DeviceModel, device_names, load_device
+from physis_core.gpus import Gpus
+from physis_core.planning.devices import DeviceModel, described_name, load_device
 
 GB = 10 ** 9
+_NVLINK_US, _BUS_US = 5.0, 15.0  # latencies of a hop: NVML tells bandwidths only
 _SHORT = re.compile(r'(\d+)x([A-Za-z0-9]+?)(?:-([0-9.]+)G)?')
 
 
@@ -163,24 +165,22 @@ def _link(data: Mapping[str, Any] | None, default: Link, where: str) -> Link:
 
 
 def _local() -> Cluster:
-    """The GPUs of this host, by NVML."""
-    import pynvml
+    """The GPUs of this host: one fast domain per group linked by NVLink, the bus between them."""
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise InputError(f'NVML finds no GPU here ({error}); describe the cluster, e.g. '
+        with Gpus() as local:
+            gpus, domains = local.facts(), local.domains()
+    except InputError as error:
+        raise InputError(f'cluster `local`: {error}; or describe the cluster, e.g. '
                          '`24xH100-80G`') from error
-    devices = []
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        name = _described(str(pynvml.nvmlDeviceGetName(handle)))
-        total = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-        devices.append(Device(name, total - 2 * GB))
-    pynvml.nvmlShutdown()
-    return Cluster(tuple(devices))
+    bus = _slowest([gpu.pcie_gb_s for gpu in gpus], _BUS_US)
+    nvlink = _slowest([gpu.nvlink_gb_s for gpu in gpus], _NVLINK_US)
+    alone = len(set(domains)) == 1 and nvlink is None
+    return Cluster(
+        tuple(Device(described_name(gpu.name), gpu.memory_bytes - 2 * GB, domain)
+              for gpu, domain in zip(gpus, domains, strict=True)),
+        fast=bus if alone else nvlink, slow=bus)
 
 
-def _described(name: str) -> str:
-    """The device description that an NVML name such as ``NVIDIA H200`` means, else the name."""
-    words = name.lower().replace('-', ' ').split()
-    return next((known for known in device_names() if known in words), name)
+def _slowest(gb_s: Sequence[float], latency_us: float) -> Link | None:
+    """The link of the slowest end; None: an end has none, or does not tell."""
+    return Link(min(gb_s), latency_us) if min(gb_s) > 0 else None

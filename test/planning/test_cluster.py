@@ -1,9 +1,9 @@
 """Clusters in words and in files."""
 
 import sys
-from types import ModuleType, SimpleNamespace
 
 import pytest
+from fake_nvml import FakeGpu, FakeNvml, switched
 
 from physis_core.errors import InputError
 from physis_core.planning.cluster import GB, Link, read_cluster
@@ -65,21 +65,22 @@ def test_first_devices():
 
 
 def test_local_gpus_by_nvml(monkeypatch):
-    """A machine with two GPUs of which NVML tells name and memory."""
-    nvml = ModuleType('pynvml')
-    nvml.NVMLError = RuntimeError
-    nvml.nvmlInit = nvml.nvmlShutdown = lambda: None
-    nvml.nvmlDeviceGetCount = lambda: 2
-    nvml.nvmlDeviceGetHandleByIndex = lambda index: index
-    nvml.nvmlDeviceGetName = lambda handle: 'NVIDIA H200'
-    nvml.nvmlDeviceGetMemoryInfo = lambda handle: SimpleNamespace(total=141 * GB)
-    monkeypatch.setitem(sys.modules, 'pynvml', nvml)
-    assert [(device.model, device.memory_bytes // GB) for device in read_cluster('local').devices
-            ] == [('h200', 139)] * 2
+    def local(*gpus, **options):
+        monkeypatch.setitem(sys.modules, 'pynvml', FakeNvml(*gpus, **options))
+        return read_cluster('local')
 
-    def missing():
-        raise RuntimeError('NVML Shared Library Not Found')
+    cluster = local(*switched(2))
+    assert [(device.model, device.memory_bytes // GB, device.domain) for device in cluster.devices
+            ] == [('h200', 139, 0)] * 2
+    assert cluster.hop_us(0, 1, 450 * 1000) == 1 + 5  # 18 NVLinks of 25 GB/s
 
-    nvml.nvmlInit = missing
+    pairs = local(*(FakeGpu(peers={gpu ^ 1}) for gpu in range(4)))
+    assert [device.domain for device in pairs.devices] == [0, 0, 1, 1]
+    assert pairs.hop_us(1, 2, 63_000) == 1 + 15  # the bus: 16 lanes of 3.938 GB/s
+
+    bridgeless = local(*(FakeGpu(name='Big GPU 9', nvlinks=0) for _ in range(2)))
+    assert bridgeless.devices[0].model == 'Big GPU 9'
+    assert bridgeless.hop_us(0, 1, 63_000) == 1 + 15
+
     with pytest.raises(InputError, match=r'NVML finds no GPU here .*describe the cluster'):
-        read_cluster('local')
+        local(no_driver=True)

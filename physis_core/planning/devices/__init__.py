@@ -58,3 +58,9 @@ def load_device(name: str) -> DeviceModel:
                          f'{", ".join(device_names())}, or measure with `physis profile`')
     path = _FOLDER / f'{name}.yaml'
     return from_mapping(DeviceModel, {'name': name, **read_yaml(path)}, path.name)
+
+
+def described_name(name: str) -> str:
+    """The description that a driver's name such as ``NVIDIA H200`` means, else that name."""
+    words = name.lower().replace('-', ' ').split()
+    return next((known for known in device_names() if known in words), name)
