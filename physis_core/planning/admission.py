@@ -10,7 +10,7 @@ from physis_core.planning.plan import Plan
 from physis_core.planning.pool import Pool, StreamClass
 from physis_core.planning.profile import Profile
 from physis_core.planning.slo import SLO
-from physis_core.planning.strategies import Strategy, portfolio, unplaced_bytes
+from physis_core.planning.strategies import Strategy, portfolio, unplaced_blocks, unplaced_bytes
 
 _AMPLE = 1000  # times the period: time is no obstacle any more
 _STRETCH = 1.25
@@ -21,31 +21,47 @@ _STRETCHES = 12
 class Shortage:
     """Why a stream has no place.
 
+    Amounts are bytes for memory and fragments, devices' worth of time for time.
+
     Attributes:
-        resource: ``memory``, ``time``, or ``fragments`` (enough of both, but not where the
-            weights could go).
-        missing: bytes for memory and fragments, devices' worth of time for time.
+        resource: ``memory``, ``time``, or ``fragments`` (enough memory, but not where the stages
+            could go).
+        missing: what has no place.
+        needed: what the stream needs in all.
+        free: what is not promised, on all devices together.
+        total: what the devices have.
         nearest_period_us: the shortest period found at which it would be admitted; None: at no
-            period, it is memory that lacks.
+            period.
     """
 
     resource: str
     missing: float
+    needed: float
+    free: float
+    total: float
     nearest_period_us: int | None
+
+    def __str__(self) -> str:
+        remedy = ('it fits at no period; close another stream or add devices'
+                  if self.nearest_period_us is None else
+                  f'it would fit at a period of {self.nearest_period_us / 1e3:g} ms')
+        return f'{self._amounts()}; {remedy}'
+
+    def _amounts(self) -> str:
+        if self.resource == 'time':
+            return (f'{self.missing:.3g} devices of time are missing (it needs {self.needed:.3g}, '
+                    f'{self.free:.3g} of {self.total:g} are not promised)')
+        where = ' in one piece' if self.resource == 'fragments' else ''
+        return (f'{self.missing / GB:.3g} GB of memory are missing{where} (it needs '
+                f'{self.needed / GB:.3g} GB, {self.free / GB:.3g} of {self.total / GB:.4g} GB are '
+                'not promised)')
 
 
 class NoRoom(Refused):
     """A stream was refused; ``shortage`` says in numbers why."""
 
     def __init__(self, name: str, shortage: Shortage) -> None:
-        missing = (f'{shortage.missing:.3g} devices of time are missing'
-                   if shortage.resource == 'time' else
-                   f'{shortage.missing / GB:.3g} GB of memory are missing'
-                   + (' in one piece' if shortage.resource == 'fragments' else ''))
-        nearest = ('it fits at no period; close another stream or add devices'
-                   if shortage.nearest_period_us is None else
-                   f'it would fit at a period of {shortage.nearest_period_us / 1e3:g} ms')
-        super().__init__(f'stream `{name}` refused: {missing}; {nearest}')
+        super().__init__(f'stream `{name}` refused: {shortage}')
         self.shortage = shortage
 
 
@@ -77,27 +93,39 @@ class Admission:
         self.pool.remove(name)
 
     def _shortage(self, stream_class: StreamClass) -> Shortage:
+        return self._memory_shortage(stream_class) or self._time_shortage(stream_class)
+
+    def _memory_shortage(self, stream_class: StreamClass) -> Shortage | None:
+        """What memory lacks, whatever the devices have to do; None: nothing."""
         pool = self.pool
         trial = pool.trial(stream_class)
-        passes = stream_class.profile.graph.passes
-        needed = passes * sum(stream_class.kv_bytes) + sum(
+        needed = stream_class.profile.graph.passes * sum(stream_class.kv_bytes) + sum(
             weight for block, weight in enumerate(stream_class.weight_bytes)
             if not any(trial.holds(device, block) for device in range(pool.devices)))
         free = sum(max(0, each) for each in trial.free_bytes)
+        total = sum(device.memory_bytes for device in pool.cluster.devices)
         if needed > free:
-            return Shortage('memory', needed - free, None)
+            return Shortage('memory', needed - free, needed, free, total, None)
+        idle = pool.idle()
         ample = StreamClass(stream_class.profile, stream_class.period_us * _AMPLE)
-        if self._strategy(pool, ample) is None:
-            return Shortage('fragments', unplaced_bytes(pool, ample), None)
-        profile = stream_class.profile
-        task_us = [stream_class.busy_us(block, profile.max_batch) / profile.max_batch
-                   for block in range(profile.graph.blocks)]
-        wanted = passes * sum(task_us) / stream_class.period_us
-        idle = sum(1.0 - used for used in trial.utilisation)
-        return Shortage('time', max(0.0, wanted - idle),
-                        self._nearest_period_us(stream_class, wanted / max(idle, wanted / _AMPLE)))
+        if self._strategy(idle, ample) is None:
+            missing = unplaced_bytes(ample, unplaced_blocks(idle, ample))
+            return Shortage('fragments', missing, needed, free, total, None)
+        return None
 
-    def _nearest_period_us(self, stream_class: StreamClass, stretch: float) -> int:
+    def _time_shortage(self, stream_class: StreamClass) -> Shortage:
+        profile, pool = stream_class.profile, self.pool
+        shares = [stream_class.busy_us(block, profile.max_batch) / profile.max_batch
+                  / stream_class.period_us for block in range(profile.graph.blocks)]
+        needed = profile.graph.passes * sum(shares)
+        free = sum(max(0.0, 1.0 - pool.utilisation(device)) for device in range(pool.devices))
+        unplaced = sum(shares[block] for block in unplaced_blocks(pool, stream_class))
+        # Where only this strategy finds no place, it is the whole stream that has none.
+        missing = max(needed - free, unplaced) or needed
+        return Shortage('time', missing, needed, free, pool.devices,
+                        self._nearest_period_us(stream_class, needed / max(free, needed / _AMPLE)))
+
+    def _nearest_period_us(self, stream_class: StreamClass, stretch: float) -> int | None:
         """The first of a few longer periods at which a stream would be admitted."""
         period_us = stream_class.period_us * max(1.0, stretch)
         for _ in range(_STRETCHES):
@@ -105,7 +133,7 @@ class Admission:
             if self._strategy(self.pool, longer) is not None:
                 return longer.period_us
             period_us *= _STRETCH
-        return stream_class.period_us * _AMPLE
+        return None
 
 
 def _check_response(profile: Profile, slo: SLO) -> None:

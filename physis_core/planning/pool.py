@@ -120,6 +120,14 @@ class Pool:
         """A placement of one stream in the making; the pool does not change until it is kept."""
         return Trial(self, stream_class)
 
+    def idle(self) -> Pool:
+        """A copy in which no device's time is taken: what memory alone would allow."""
+        copy = Pool(self.cluster, tenants={
+            key: Tenant(tenant.stream_class, tenant.tasks, [0] * self.devices, tenant.streams)
+            for key, tenant in self.tenants.items()})
+        copy.free_bytes = list(self.free_bytes)
+        return copy
+
     def keep(self, name: str, trial: Trial) -> None:
         """Admit the stream of a complete trial made on the pool as it is now."""
         if name in self.placed:

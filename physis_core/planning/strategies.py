@@ -104,9 +104,13 @@ def spread(pool: Pool, stream_class: StreamClass) -> Trial | None:
     return trial
 
 
-def unplaced_bytes(pool: Pool, stream_class: StreamClass) -> int:
-    """KV of the stages that :func:`spread` finds no place for, and their blocks' weights once."""
-    blocks = list(_spread(pool.trial(stream_class), pool))
+def unplaced_blocks(pool: Pool, stream_class: StreamClass) -> list[int]:
+    """The block of every stage that :func:`spread` finds no place for."""
+    return list(_spread(pool.trial(stream_class), pool))
+
+
+def unplaced_bytes(stream_class: StreamClass, blocks: Sequence[int]) -> int:
+    """KV of stages of these blocks, and the weights of each block once."""
     return (sum(stream_class.kv_bytes[block] for block in blocks)
             + sum(stream_class.weight_bytes[block] for block in set(blocks)))
 

@@ -43,6 +43,7 @@ class Stream:
         close_ns: when it is closed, whatever is under way; None: never.
         chunks: how many it sends; None: until it closes.
         deadline_ns: how long after its planned entrance a chunk is due; None: oldest first.
+        yields: its tasks give way to those of other streams.
     """
 
     plan: Plan
@@ -54,6 +55,7 @@ class Stream:
     close_ns: int | None = None
     chunks: int | None = None
     deadline_ns: int | None = None
+    yields: bool = False
 
 
 @dataclass(frozen=True)
@@ -287,7 +289,8 @@ class Twin:
         index = plan.device_of(stage)
         self._devices[index].queue.arrive(Work(
             number, _EPOCH, Task(task.chunk, task.step, task.block + source.base),
-            planned_ns + (source.stream.deadline_ns or 0), source.remaining_ns[stage], now_ns))
+            planned_ns + (source.stream.deadline_ns or 0), source.remaining_ns[stage], now_ns,
+            yields=source.stream.yields))
         self._touched.add(index)
 
     def _dispatch(self, index: int, now_ns: int) -> None:

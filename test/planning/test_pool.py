@@ -185,7 +185,7 @@ def admitted(cluster, *promises):
 def test_refused_for_memory():
     profile = affine_profile(2, 3, 1, 1, kv_bytes=10, weight_bytes=4)
     admission = admitted(cluster_of(100), (profile, 1000))
-    with pytest.raises(NoRoom, match='missing; it fits at no period') as caught:
+    with pytest.raises(NoRoom, match='missing .*; it fits at no period') as caught:
         admission.admit('late', profile, SLO(1000))
     shortage = caught.value.shortage
     assert (shortage.resource, shortage.missing, shortage.nearest_period_us) == (
@@ -195,12 +195,41 @@ def test_refused_for_memory():
 def test_refused_for_time_names_a_period_that_fits():
     profile = affine_profile(2, 3, 10, 10, max_batch=1)
     admission = admitted(cluster_of(1000), (profile, 200))
-    with pytest.raises(NoRoom, match='devices of time are missing; it would fit at') as caught:
+    with pytest.raises(NoRoom, match='devices of time are missing .*; it would fit at') as caught:
         admission.admit('late', profile, SLO(200))
     shortage = caught.value.shortage
     assert shortage.resource == 'time'
     assert shortage.missing == pytest.approx(120 / 200 - 80 / 200)
     admission.admit('late', profile, SLO(shortage.nearest_period_us))
+
+
+def test_refused_for_time_where_devices_are_full_says_so_and_names_no_period():
+    profile = affine_profile(2, 1, 10, 10, max_batch=1, kv_bytes=7)
+    admission = admitted(cluster_of(1000, 1000), (profile, 40), (profile, 40))
+    with pytest.raises(NoRoom, match=(r'1 devices of time are missing \(it needs 1, 0 of 2 are not '
+                                      r'promised\); it fits at no period')) as caught:
+        admission.admit('late', profile, SLO(40))
+    assert caught.value.shortage.resource == 'time'
+    assert caught.value.shortage.missing == pytest.approx(1.0)
+
+
+def test_time_that_is_free_in_fragments_is_what_is_missing():
+    """0.4 of each device is free, a stage takes 0.6: enough in all, but nowhere."""
+    profile = affine_profile(1, 1, 30, 30, max_batch=1)
+    admission = admitted(cluster_of(1000, 1000), (profile, 100), (profile, 100))
+    with pytest.raises(NoRoom, match=r'0.6 devices of time are missing') as caught:
+        admission.admit('late', profile, SLO(100))
+    shortage = caught.value.shortage
+    assert (shortage.resource, shortage.missing) == ('time', pytest.approx(0.6))
+    assert shortage.free == pytest.approx(0.8)
+
+
+def test_memory_is_named_where_it_lacks_though_time_does_too():
+    profile = affine_profile(2, 1, 10, 10, max_batch=1, kv_bytes=50)
+    admission = admitted(cluster_of(100), (profile, 40))
+    with pytest.raises(NoRoom, match='GB of memory are missing') as caught:
+        admission.admit('late', profile, SLO(40))
+    assert caught.value.shortage.missing == 100
 
 
 def test_refused_for_fragments():
