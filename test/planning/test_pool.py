@@ -185,7 +185,7 @@ def admitted(cluster, *promises):
 def test_refused_for_memory():
     profile = affine_profile(2, 3, 1, 1, kv_bytes=10, weight_bytes=4)
     admission = admitted(cluster_of(100), (profile, 1000))
-    with pytest.raises(NoRoom, match='missing .*; it fits at no period') as caught:
+    with pytest.raises(NoRoom, match=r'missing .*; it fits at no period') as caught:
         admission.admit('late', profile, SLO(1000))
     shortage = caught.value.shortage
     assert (shortage.resource, shortage.missing, shortage.nearest_period_us) == (
@@ -195,7 +195,7 @@ def test_refused_for_memory():
 def test_refused_for_time_names_a_period_that_fits():
     profile = affine_profile(2, 3, 10, 10, max_batch=1)
     admission = admitted(cluster_of(1000), (profile, 200))
-    with pytest.raises(NoRoom, match='devices of time are missing .*; it would fit at') as caught:
+    with pytest.raises(NoRoom, match=r'devices of time are missing .*; it would fit at') as caught:
         admission.admit('late', profile, SLO(200))
     shortage = caught.value.shortage
     assert shortage.resource == 'time'
