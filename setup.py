@@ -39,6 +39,17 @@ NODES = {
     'demo_robot': 'physis_ros.demo.robot_node',
     'demo_controller': 'physis_ros.demo.controller_node',
 }
+# Worker processes import the script that started their parent: without the guard each would
+# start a node of its own. CMakeLists.txt writes the same.
+EXECUTABLE = """\
+#!/usr/bin/env python3
+import sys
+
+from {module} import main
+
+if __name__ == '__main__':
+    sys.exit(main())
+"""
 DISTROS = ('kilted', 'jazzy', 'none')
 
 # Stands in for the code of rosidl_typesupport_c, which opens
@@ -339,9 +350,7 @@ def share_files() -> list[tuple[str, list[str]]]:
     (index / 'rosidl_interfaces' / PACKAGE).write_text(''.join(f'msg/{m.name}\n' for m in MESSAGES))
     for name, module in NODES.items():
         script = executables / name
-        script.write_text(
-            f'#!/usr/bin/env python3\nimport sys\nfrom {module} import main\nsys.exit(main())\n'
-        )
+        script.write_text(EXECUTABLE.format(module=module))
         script.chmod(0o755)
 
     def relative(paths: list[Path]) -> list[str]:

@@ -10,8 +10,8 @@ from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction, SetEnvironmentVariable
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
-from launch_ros.parameter_descriptions import ParameterValue
 
+from physis_core.errors import InputError
 from physis_ros.deployment import (
     NodeProcess,
     dds_environment,
@@ -47,26 +47,32 @@ def generate_launch_description() -> LaunchDescription:
 def processes(context):
     """The nodes of the arguments' values."""
     value = {name: LaunchConfiguration(name).perform(context) for name, *_ in ARGUMENTS}
+    config = Path(value['config'])
+    if not config.is_file():
+        raise InputError(f'argument `config` is `{config}`, which is not a file; give the path of '
+                         'a parameter file, or leave it out')
     # Whatever is typed on a command line is a text; the type is said here, or `500` would reach
     # a node as a whole number and `true` as a word.
-    shared = {'use_sim_time': typed(value['use_sim_time'], bool)}
-    wam = {**shared, 'autostart': typed(value['autostart'], bool)}
-    servo = dict(shared)
-    if value['lead_ms']:
-        wam['lead_ms'] = typed(value['lead_ms'], float)
-    if value['servo_hz']:
-        servo['servo_hz'] = typed(value['servo_hz'], float)
-    own = {'wam_node': wam, 'servo_node': servo}
+    shared = {'use_sim_time': value['use_sim_time'] == 'true'}
+    own = {
+        'wam_node': {**shared, 'autostart': value['autostart'] == 'true',
+                     **number('lead_ms', value)},
+        'servo_node': {**shared, **number('servo_hz', value)}}
     nodes = [node(process, value, own[process.node], value['namespace'])
-             for process in policy_processes(Path(value['config']))]
+             for process in policy_processes(config)]
     if value['robot'] == 'sim':
         nodes += [node(process, value, shared, '') for process in simulated_robot_processes()]
     return nodes
 
 
-def typed(text, kind):
-    """A parameter of a certain type from a text."""
-    return ParameterValue(text, value_type=kind)
+def number(name, value):
+    """The parameter of an argument that is a number; nothing where it was left empty."""
+    if not value[name]:
+        return {}
+    try:
+        return {name: float(value[name])}
+    except ValueError:
+        raise InputError(f'argument `{name}` is `{value[name]}`, which is not a number') from None
 
 
 def node(process: NodeProcess, value, parameters, namespace):

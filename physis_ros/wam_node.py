@@ -7,6 +7,7 @@ publishes chunks.
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -37,6 +38,7 @@ from physis_core.units import NS_PER_MS, NS_PER_S
 from physis_ros.chunk_delivery import ChunkDelivery
 from physis_ros.chunk_messages import action_chunk, joint_trajectory, stop_trajectory
 from physis_ros.diagnostics import Thresholds, statuses
+from physis_ros.ending import interrupt_once
 from physis_ros.ingest.observation import Observation
 from physis_ros.ingest.subscriptions import Ingest
 from physis_ros.msg import ActionChunk, StreamReport
@@ -445,6 +447,7 @@ class WamNode(LifecycleNode):
 def main() -> int:
     """Run the node until it is told to stop."""
     torch.set_num_threads(1)  # images are small; the workers need the cores
+    interrupt_once(signal.SIGINT)
     rclpy.init()
     node = WamNode()
     executor = SingleThreadedExecutor()

@@ -44,6 +44,7 @@ from physis_ros.demo.topics import (
     TRAJECTORY_REJECTED,
     TRAJECTORY_STARTED,
 )
+from physis_ros.ending import interrupt_once
 
 MessageInfo = Mapping[str, Any]
 
@@ -234,8 +235,9 @@ def _trajectory(message: JointTrajectory) -> Trajectory:
 
 def main() -> int:
     """Run the controller until it is told to stop."""
+    interrupt_once(signal.SIGINT, signal.SIGTERM)
+    # The context outlives the loop.
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the context outlives the loop
     executor = SingleThreadedExecutor()
     try:
         controller = Controller()

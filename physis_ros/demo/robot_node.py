@@ -27,6 +27,7 @@ from physis_ros.demo.cameras import Cameras, Snapshot
 from physis_ros.demo.pace import Beat, Pace
 from physis_ros.demo.scene import CAMERAS, IMAGE_SIZE, JOINT_NAMES, Scene
 from physis_ros.demo.topics import TASK_STATUS
+from physis_ros.ending import interrupt_once
 
 _DIAGNOSTICS_HZ = 1.0
 _TASK_HZ = 25.0
@@ -170,8 +171,9 @@ def _values(**values: object) -> list[KeyValue]:
 
 def main() -> int:
     """Run the robot until it is told to stop."""
+    interrupt_once(signal.SIGINT, signal.SIGTERM)
+    # The context outlives the loop.
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the context outlives the loop
     executor = SingleThreadedExecutor()
     robot = None
     try:

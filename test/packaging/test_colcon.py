@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from executables import assert_starts_no_node
 
 MESSAGES = ('ActionChunk', 'StreamReport')
 # What the build needs besides a compiler; the extra `colcon` has it.
@@ -121,7 +122,9 @@ def test_the_workspace_has_nodes_engine_and_share(workspace: Path) -> None:
     assert (Path(share) / 'config' / 'fastdds_shm.xml').is_file()
     assert {'demo', 'train'} <= set(commands)
     for executable in ('wam_node', 'servo_node', 'demo_robot', 'demo_controller'):
-        assert os.access(prefix / 'lib' / 'physis_ros' / executable, os.X_OK)
+        script = prefix / 'lib' / 'physis_ros' / executable
+        assert os.access(script, os.X_OK)
+        assert_starts_no_node(script)
 
 
 @pytest.mark.timeout(300)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from executables import assert_starts_no_node
 
 DATA_SUFFIXES = ('.json', '.md', '.safetensors', '.yaml')
 
@@ -64,6 +65,18 @@ def test_the_share_folder_and_the_nodes_are_in_the_wheel(wheel: zipfile.ZipFile)
         'lib/physis_ros/wam_node',
         'lib/physis_ros/servo_node',
     } <= data
+
+
+def test_worker_processes_that_import_an_executable_start_no_node(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    """multiprocessing imports the parent's script under another name in each worker."""
+    for name in wheel.namelist():
+        if '.data/data/lib/physis_ros/' not in name:
+            continue
+        script = tmp_path / Path(name).name
+        script.write_bytes(wheel.read(name))
+        assert_starts_no_node(script)
 
 
 def test_the_wheel_has_the_entry_points(wheel: zipfile.ZipFile) -> None:

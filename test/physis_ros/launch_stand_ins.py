@@ -49,10 +49,6 @@ class LaunchConfiguration(Action):
         return context[self.arguments[0]]
 
 
-class ParameterValue(Action):
-    pass
-
-
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the stand-ins importable."""
     for name, content in {
@@ -61,7 +57,6 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         'launch.substitutions': [LaunchConfiguration],
         'launch_ros': [],
         'launch_ros.actions': [Node],
-        'launch_ros.parameter_descriptions': [ParameterValue],
     }.items():
         module = ModuleType(name)
         for member in content:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import launch_stand_ins as launch
 import pytest
+import yaml
+
+from physis_core.errors import InputError
 
 
 @pytest.fixture
@@ -59,13 +63,25 @@ def test_the_simulated_robot_starts_where_asked_for(description: ModuleType) -> 
 def test_what_is_typed_arrives_in_its_type(description: ModuleType) -> None:
     nodes = started(description, servo_hz='500', lead_ms='80', autostart='false',
                     use_sim_time='true')
-    servo, wam = parameters(nodes['servo_node']), parameters(nodes['wam_node'])
-    assert isinstance(servo['servo_hz'], launch.ParameterValue)
-    assert servo['servo_hz'].arguments == ('500',)
-    assert servo['servo_hz'].options == {'value_type': float}
-    assert wam['lead_ms'].options == {'value_type': float}
-    assert wam['autostart'].options == {'value_type': bool}
-    assert servo['use_sim_time'].options == {'value_type': bool}
+    assert same(parameters(nodes['servo_node']), {'use_sim_time': True, 'servo_hz': 500.0})
+    assert same(parameters(nodes['wam_node']),
+                {'use_sim_time': True, 'autostart': False, 'lead_ms': 80.0})
+
+
+def same(found: dict[str, object], expected: dict[str, object]) -> bool:
+    """Whether both are equal, and of equal types: 500 is equal to 500.0."""
+    return repr(sorted(found.items())) == repr(sorted(expected.items()))
+
+
+@pytest.mark.parametrize(('argument', 'complaint'), [
+    ({'servo_hz': 'fast'}, 'argument `servo_hz` is `fast`, which is not a number'),
+    ({'lead_ms': '80ms'}, 'argument `lead_ms` is `80ms`, which is not a number'),
+    ({'config': '/nowhere.yaml'}, 'argument `config` is `/nowhere.yaml`, which is not a file'),
+])
+def test_a_wrong_argument_starts_nothing(description: ModuleType, argument: dict[str, str],
+                                         complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        started(description, **argument)
 
 
 def test_the_file_rules_where_nothing_is_typed(description: ModuleType) -> None:
@@ -89,8 +105,28 @@ def test_images_find_room_in_shared_memory(description: ModuleType, repository: 
 
 
 def test_real_launch(repository: Path) -> None:
-    """Where ROS is installed: the description is accepted by the real thing."""
+    """Where ROS is installed: the real thing takes the description and writes the parameters."""
     real = pytest.importorskip('launch')
     pytest.importorskip('launch_ros')
-    description = load(repository).generate_launch_description()
-    assert isinstance(description, real.LaunchDescription)
+    module = load(repository)
+    description = module.generate_launch_description()
+    context = real.LaunchContext()
+    typed = {'servo_hz': '500', 'namespace': 'left', 'robot': 'sim'}
+    context.launch_configurations.update(typed)
+    for argument in description.get_launch_arguments():
+        argument.visit(context)
+    nodes = {}
+    for node in module.processes(context):
+        node._perform_substitutions(context)
+        nodes[node.node_name] = written_parameters(node)
+    assert set(nodes) == {'/left/wam_node', '/left/servo_node', '/so101', '/arm_controller'}
+    assert same(nodes['/left/servo_node'], {'use_sim_time': False, 'servo_hz': 500.0})
+    assert same(nodes['/left/wam_node'], {'use_sim_time': False, 'autostart': True})
+
+
+def written_parameters(node: Any) -> dict[str, object]:
+    """What the last parameter file on a node's command line says."""
+    words = [''.join(getattr(part, 'text', '') for part in word) for word in node.cmd]
+    last = max(index for index, word in enumerate(words) if word == '--params-file')
+    (content,) = yaml.safe_load(Path(words[last + 1]).read_text()).values()
+    return dict(content['ros__parameters'])
