@@ -15,15 +15,12 @@ from pathlib import Path
 
 import numpy as np
 from builtin_interfaces.msg import Time
-from rclpy.serialization import serialize_message
 from rclpy.time import Time as RosTime
 from sensor_msgs.msg import Image, JointState
 
 from physis_core.delivery.chunk import PlannedChunk
 from physis_core.errors import InputError
-
-_IMAGE, _JOINTS = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/JointState'
-_BAG_VERSION = 9
+from physis_ros.replay.bag_writer import BagWriter
 
 
 class SessionRecording:
@@ -44,32 +41,16 @@ class SessionRecording:
         Raises:
             InputError: rosbags is not installed, or the folder cannot be written.
         """
-        try:
-            from rosbags.rosbag2 import StoragePlugin, Writer
-            from rosbags.typesys import Stores, get_typestore
-        except ImportError as error:
-            raise InputError('parameter `record`: recording needs rosbags; install it with '
-                             "`pip install 'physis-ros[replay]'`, or leave `record` empty"
-                             ) from error
         self.folder = folder / time.strftime('session-%Y%m%d-%H%M%S')
         self._joints_input = joints_input
         self._joint_names = list(joint_names)
         self._lock = threading.Lock()
+        self._topics = {**cameras, joints_input: joints_topic}
         try:
-            self.folder.mkdir(parents=True)
+            self._bag = BagWriter(self.folder / 'observations')
             self._chunks = (self.folder / 'chunks.jsonl').open('w')
-        except OSError as error:
-            raise InputError(f'parameter `record`: {self.folder} cannot be written '
-                             f'({error.strerror}); name another folder') from error
-        self._bag = Writer(self.folder / 'observations', version=_BAG_VERSION,
-                           storage_plugin=StoragePlugin.MCAP)
-        self._bag.open()
-        types = get_typestore(Stores.LATEST)
-        self._connections = {name: self._bag.add_connection(topic, _IMAGE, typestore=types)
-                             for name, topic in cameras.items()}
-        if joints_input:
-            self._connections[joints_input] = self._bag.add_connection(
-                joints_topic, _JOINTS, typestore=types)
+        except InputError as error:
+            raise InputError(f'parameter `record`: {error}') from error
 
     def observation(self, arrays: Mapping[str, np.ndarray], captured: Time, seen: Time) -> None:
         """Write an observation as the model sees it: stamped with its capture time, recorded when
@@ -80,7 +61,7 @@ class SessionRecording:
                 message = (self._joint_state(value) if name == self._joints_input
                            else _image(value))
                 message.header.stamp = captured
-                self._bag.write(self._connections[name], time_ns, serialize_message(message))
+                self._bag.write(self._topics[name], message, time_ns)
 
     def chunk(self, chunk: PlannedChunk) -> None:
         """Write a delivered chunk."""
