@@ -71,7 +71,7 @@ def _load() -> tuple[NodeProcess, ...]:
         parameters={'cameras': list(_CAMERAS), 'joint_hz': 100.0, 'joints': [
             'shoulder_pan', 'shoulder_lift', 'elbow_flex', 'wrist_flex', 'wrist_roll',
             'gripper']})
-    return sensors, policy_processes()[0]
+    return sensors, *(process for process in policy_processes() if process.node == 'wam_node')
 
 
 def _wait_for_chunks(group: ProcessGroup) -> None:

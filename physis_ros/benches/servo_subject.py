@@ -18,7 +18,6 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from std_msgs.msg import Float64MultiArray
 
-from physis_core.delivery.ring import ServoState
 from physis_core.units import NS_PER_S
 from physis_ros.beat import SteadyBeat
 from physis_ros.servo_node import ServoNode, make_punctual, run, spinning
@@ -41,8 +40,7 @@ def measure_servo(hz: float, seconds: float) -> dict[str, object]:
         return {
             'woken_ns': node.beat.woken_ns().tolist(), 'missed': int(node.beat.missed),
             'fifo': node.real_time.fifo, 'refusals': node.real_time.refusals,
-            'played': 0 if player is None else player.played,
-            'state': ServoState.IDLE.name if player is None else player.state.name}
+            'played': 0 if player is None else player.played}
 
 
 def measure_timer(hz: float, seconds: float) -> dict[str, object]:
@@ -64,7 +62,7 @@ def measure_timer(hz: float, seconds: float) -> dict[str, object]:
         executor.spin_once(timeout_sec=0.1)
     kept = [woken for woken in woken_ns if woken >= begin_ns]
     return {'woken_ns': kept, 'missed': max(round(hz * seconds) - len(kept), 0), 'fifo': False,
-            'refusals': [], 'played': len(kept), 'state': 'timer'}
+            'refusals': [], 'played': len(kept)}
 
 
 def main() -> int:
