@@ -21,11 +21,11 @@ from torch.nn import functional
 
 from physis_core.errors import InputError
 from physis_core.graph import KVMode
+from physis_core.models.family import Family
 from physis_core.models.kit.action_latent import ActionLatent, observed
 from physis_core.models.kit.layers import sinusoid
-from physis_core.models.kit.options import sized_options
 from physis_core.models.kit.rope import Rope, frequencies, rotate_pairs
-from physis_core.models.loading import KeyMap, assemble
+from physis_core.models.loading import KeyMap
 from physis_core.models.protocol import History, ModelDescription, TensorSpec
 from physis_core.models.wan import (
     FRAMES_PER_LATENT,
@@ -190,23 +190,6 @@ class Dreamzero(Wan):
         return token
 
 
-def describe(options: Mapping[str, Any]) -> ModelDescription:
-    """The model's description; see :class:`DreamzeroOptions`."""
-    return _description(read(options))
-
-
-def build(options: Mapping[str, Any], blocks: Collection[int] | None = None) -> Dreamzero:
-    """The model with the weights of ``blocks`` (None: all), of embedding and of head."""
-    shape = read(options)
-    return assemble(lambda held: Dreamzero(shape, held), shape.blocks, blocks, shape.weights,
-                    shape.seed, DREAMZERO_KEYS)
-
-
-def read(options: Mapping[str, Any]) -> DreamzeroOptions:
-    """The options of a size, changed by ``options``."""
-    return sized_options(DreamzeroOptions, options, SIZES, 'dreamzero')
-
-
 def _rope(options: DreamzeroOptions, history_slots: int) -> Rope:
     """Video after a first frame at time 0; actions and states each count on their own."""
     width = options.head_dim // 2
@@ -246,3 +229,8 @@ def _description(options: DreamzeroOptions) -> ModelDescription:
         prompt=options.prompt,
         late_binding=True,
     )
+
+
+FAMILY = Family('dreamzero', DreamzeroOptions, SIZES, _description, Dreamzero,
+                lambda options: DREAMZERO_KEYS)
+read, describe, build = FAMILY.read, FAMILY.describe, FAMILY.build

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from physis_core.models.family import Family
 from physis_core.models.kit.attention import Attention, attend
 from physis_core.models.kit.backbone import Backbone, StreamOptions
 from physis_core.models.kit.layers import FeedForward, TwoLayers, folded, modulated, sinusoid
-from physis_core.models.kit.options import sized_options
 from physis_core.models.kit.patches import Patch, from_patches, to_patches
 from physis_core.models.kit.rope import Rope, frequencies, grid, rotate_halves
-from physis_core.models.loading import KeyMap, Part, assemble
+from physis_core.models.loading import KeyMap, Part
 from physis_core.models.protocol import History, ModelDescription, TensorSpec
 from physis_core.units import OutputSemantics
 
@@ -216,23 +216,6 @@ class H3(Backbone):
         return weights
 
 
-def describe(options: Mapping[str, Any]) -> ModelDescription:
-    """The model's description; see :class:`H3Options`."""
-    return _description(read(options))
-
-
-def build(options: Mapping[str, Any], blocks: Collection[int] | None = None) -> H3:
-    """The model with the weights of ``blocks`` (None: all), of embedding and of head."""
-    shape = read(options)
-    return assemble(lambda held: H3(shape, held), shape.blocks, blocks, shape.weights,
-                    shape.seed, key_map(shape))
-
-
-def read(options: Mapping[str, Any]) -> H3Options:
-    """The options of a size, changed by ``options``."""
-    return sized_options(H3Options, options, SIZES, 'h3')
-
-
 def key_map(options: H3Options) -> KeyMap:
     """Names in the published files, where some matrices are fused.
 
@@ -331,3 +314,7 @@ def _description(options: H3Options) -> ModelDescription:
         prompt=options.prompt,
         renoise=options.renoise,
     )
+
+
+FAMILY = Family('h3', H3Options, SIZES, _description, H3, key_map)
+read, describe, build = FAMILY.read, FAMILY.describe, FAMILY.build

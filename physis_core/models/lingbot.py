@@ -22,15 +22,15 @@ from torch.nn import functional
 
 from physis_core.errors import InputError
 from physis_core.graph import KVMode
+from physis_core.models.family import Family
 from physis_core.models.kit.action_latent import ActionLatent, observed
 from physis_core.models.kit.attention import Prompt
 from physis_core.models.kit.backbone import Backbone, cast
 from physis_core.models.kit.layers import TwoLayers, folded, layer_norm, modulated, sinusoid
-from physis_core.models.kit.options import sized_options
 from physis_core.models.kit.patches import from_patches, to_patches
 from physis_core.models.kit.rope import Rope, rotate_pairs
 from physis_core.models.kit.schedule import shifted_levels
-from physis_core.models.loading import KeyMap, assemble
+from physis_core.models.loading import KeyMap
 from physis_core.models.protocol import History, ModelDescription, TensorSpec
 from physis_core.models.wan import (
     FRAMES_PER_LATENT,
@@ -201,23 +201,6 @@ class Lingbot(Backbone):
         return weights
 
 
-def describe(options: Mapping[str, Any]) -> ModelDescription:
-    """The model's description; see :class:`LingbotOptions`."""
-    return _description(read(options))
-
-
-def build(options: Mapping[str, Any], blocks: Collection[int] | None = None) -> Lingbot:
-    """The model with the weights of ``blocks`` (None: all), of embedding and of head."""
-    shape = read(options)
-    return assemble(lambda held: Lingbot(shape, held), shape.blocks, blocks, shape.weights,
-                    shape.seed, LINGBOT_KEYS)
-
-
-def read(options: Mapping[str, Any]) -> LingbotOptions:
-    """The options of a size, changed by ``options``."""
-    return sized_options(LingbotOptions, options, SIZES, 'lingbot')
-
-
 def phase_levels(options: LingbotOptions) -> tuple[Tensor, Tensor]:
     """Noise levels of actions and video at each pass, and after the last, ``[passes + 1]``."""
     video_steps = options.steps - options.action_steps
@@ -278,3 +261,8 @@ def _description(options: LingbotOptions) -> ModelDescription:
         prompt=options.prompt,
         late_binding=True,
     )
+
+
+FAMILY = Family('lingbot', LingbotOptions, SIZES, _description, Lingbot,
+                lambda options: LINGBOT_KEYS)
+read, describe, build = FAMILY.read, FAMILY.describe, FAMILY.build

@@ -9,7 +9,7 @@ them when its modalities are isolated.  A block: self-attention, cross-attention
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from physis_core.models.kit.attention import Attention, Prompt
+from physis_core.models.family import Family
+from physis_core.models.kit.attention import Attention, Prompt, at_steps
 from physis_core.models.kit.backbone import Backbone, StreamOptions, cast
 from physis_core.models.kit.layers import (
     FeedForward,
@@ -29,10 +30,9 @@ from physis_core.models.kit.layers import (
     rms_norm,
     sinusoid,
 )
-from physis_core.models.kit.options import sized_options
 from physis_core.models.kit.patches import Patch, from_patches, to_patches
 from physis_core.models.kit.rope import Rope, grid, rotate_halves, rotate_pairs
-from physis_core.models.loading import KeyMap, assemble
+from physis_core.models.loading import KeyMap
 from physis_core.models.protocol import History, ModelDescription, TensorSpec
 from physis_core.units import OutputSemantics
 
@@ -139,12 +139,12 @@ class LtxBlock(nn.Module):
                 'prompt_modulation', folded(self.prompt_scale_shift_table + prompt_times))
             del self.prompt_scale_shift_table
 
-    def prompts(self, text: Tensor) -> list[Prompt]:
-        """Keys and values of text ``[1, text_tokens, dim]`` per pass, or one for all passes."""
-        if not hasattr(self, 'prompt_modulation'):
-            return [(self.attn2.keys_values(text),)]
-        return [(self.attn2.keys_values(modulated(text.float(), shift, scale, text.dtype)),)
-                for shift, scale in self.prompt_modulation]
+    def prompt(self, text: Tensor) -> Prompt:
+        """Keys and values of text ``[1, text_tokens, dim]``, in ``[passes or 1, text_tokens]``."""
+        if hasattr(self, 'prompt_modulation'):
+            shift, scale = self.prompt_modulation.unsqueeze(2).unbind(1)
+            text = modulated(text.float(), shift, scale, text.dtype)
+        return (self.attn2.keys_values(text),)
 
     def forward(self, hidden: Tensor, modulation: Tensor, history: History, rope: Rope,
                 prompts: Sequence[Prompt]) -> Tensor:
@@ -205,11 +205,11 @@ class Ltx(Backbone):
         """Compute the block's modulation."""
         self._block(block).settle(self._times, self._prompt_times)
 
-    def prompt_context(self, *, text: Tensor) -> dict[int, list[Prompt]]:
+    def prompt_context(self, *, text: Tensor) -> dict[int, Prompt]:
         """Keys and values of the prompt for each block held, per pass where they depend on it."""
         if self.options.text_projection:
             text = self.caption_projection(text)
-        return {block: self._block(block).prompts(text) for block in self.held}
+        return {block: self._block(block).prompt(text) for block in self.held}
 
     def embed(self, latents: Tensor, conditions: Tensor, steps: Tensor) -> Tensor:
         """Cells of ``[B, channels, latents, height, width]`` to ``[B, tokens, dim]``."""
@@ -220,11 +220,9 @@ class Ltx(Backbone):
               contexts: Sequence[Any]) -> Tensor:
         """One transformer block, ``[B, tokens, dim]`` to the same shape."""
         weights = self._block(block)
-        prompts = [context[block] for context in contexts]
-        passes = steps.tolist() if len(prompts[0]) > 1 else [0] * len(prompts)
         return weights.forward(
             hidden, weights.modulation[steps], history, self.rope,
-            [by_pass[step] for by_pass, step in zip(prompts, passes, strict=True)])
+            at_steps([context[block] for context in contexts], steps))
 
     def clean(self, hidden: Tensor, latents: Tensor, steps: Tensor) -> Tensor:
         """The head predicts the velocity from data to noise: ``x - level * v``."""
@@ -241,23 +239,6 @@ class Ltx(Backbone):
         weights = self.transformer_blocks[str(block)]
         assert isinstance(weights, LtxBlock)
         return weights
-
-
-def describe(options: Mapping[str, Any]) -> ModelDescription:
-    """The model's description; see :class:`LtxOptions`."""
-    return _description(read(options))
-
-
-def build(options: Mapping[str, Any], blocks: Collection[int] | None = None) -> Ltx:
-    """The model with the weights of ``blocks`` (None: all), of embedding and of head."""
-    shape = read(options)
-    return assemble(lambda held: Ltx(shape, held), shape.blocks, blocks, shape.weights,
-                    shape.seed, KEYS)
-
-
-def read(options: Mapping[str, Any]) -> LtxOptions:
-    """The options of a size, changed by ``options``."""
-    return sized_options(LtxOptions, options, SIZES, 'ltx')
 
 
 def _time_embedding(dim: int, vectors: int) -> nn.ModuleDict:
@@ -327,3 +308,7 @@ def _description(options: LtxOptions) -> ModelDescription:
         prompt=options.prompt,
         renoise=options.renoise,
     )
+
+
+FAMILY = Family('ltx', LtxOptions, SIZES, _description, Ltx, lambda options: KEYS)
+read, describe, build = FAMILY.read, FAMILY.describe, FAMILY.build

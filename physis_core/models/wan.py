@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from physis_core.models.family import Family
 from physis_core.models.kit.action_latent import observed
 from physis_core.models.kit.attention import Attention, Prompt
 from physis_core.models.kit.backbone import Backbone, StreamOptions, cast
@@ -27,10 +28,9 @@ from physis_core.models.kit.layers import (
     modulated,
     sinusoid,
 )
-from physis_core.models.kit.options import sized_options
 from physis_core.models.kit.patches import Patch, from_patches, to_patches
 from physis_core.models.kit.rope import Rope, frequencies, grid, rotate_pairs
-from physis_core.models.loading import KeyMap, assemble
+from physis_core.models.loading import KeyMap
 from physis_core.models.protocol import History, ModelDescription, TensorSpec
 from physis_core.units import OutputSemantics
 
@@ -276,23 +276,6 @@ class Wan(Backbone):
                             channels_last=True)
 
 
-def describe(options: Mapping[str, Any]) -> ModelDescription:
-    """The model's description; see :class:`WanOptions`."""
-    return _description(read(options))
-
-
-def build(options: Mapping[str, Any], blocks: Collection[int] | None = None) -> Wan:
-    """The model with the weights of ``blocks`` (None: all), of embedding and of head."""
-    shape = read(options)
-    return assemble(lambda held: Wan(shape, held), shape.blocks, blocks, shape.weights,
-                    shape.seed, KEYS)
-
-
-def read(options: Mapping[str, Any]) -> WanOptions:
-    """The options of a size, changed by ``options``."""
-    return sized_options(WanOptions, options, SIZES, 'wan')
-
-
 def wan_angles(options: WanOptions, history_slots: int, *, before: Tensor | None = None,
                start: int = 0) -> tuple[Tensor, Tensor]:
     """Time, height and width turn a third of the channels each; time takes what is left over.
@@ -340,3 +323,7 @@ def _description(options: WanOptions) -> ModelDescription:
         prompt=options.prompt,
         renoise=options.renoise,
     )
+
+
+FAMILY = Family('wan', WanOptions, SIZES, _description, Wan, lambda options: KEYS)
+read, describe, build = FAMILY.read, FAMILY.describe, FAMILY.build

@@ -13,7 +13,11 @@ from physis_core.models.protocol import History
 
 KeysValues = tuple[Tensor, Tensor]
 Prompt = tuple[KeysValues, ...]
-"""Keys and values of each part of a prompt, ``[1, tokens, heads, head_dim]``."""
+"""Keys and values of each part of a prompt, ``[1, tokens, heads, head_dim]``.
+
+One of each row, ``[B, ...]``, in a call; one of each step, ``[passes, ...]``, where a model keeps
+them so until :func:`at_steps`.
+"""
 
 
 class Attention(nn.Module):
@@ -132,6 +136,23 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = 
     return functional.scaled_dot_product_attention(
         queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), mask
     ).transpose(1, 2)
+
+
+def at_steps(prompts: Sequence[Prompt], steps: Tensor) -> list[Prompt]:
+    """The prompts of rows at their steps, ``[B]``; a prompt that no step changes stays as it is.
+
+    The steps are not read by the CPU, which would have to wait for a GPU.
+    """
+    if all(len(keys) == 1 for keys, _ in prompts[0]):
+        return list(prompts)
+    if all(prompt is prompts[0] for prompt in prompts):
+        return [_selected(prompts[0], steps)] * len(prompts)
+    return [_selected(prompt, steps[row:row + 1]) for row, prompt in enumerate(prompts)]
+
+
+def _selected(prompt: Prompt, steps: Tensor) -> Prompt:
+    return tuple((keys.index_select(0, steps), values.index_select(0, steps))
+                 for keys, values in prompt)
 
 
 def _read_prompt(queries: Tensor, prompt: Prompt) -> Tensor:
