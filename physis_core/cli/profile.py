@@ -84,13 +84,14 @@ def measure(args: argparse.Namespace) -> Profile:
     options: dict[str, Any] = {} if args.dtype is None else {'dtype': args.dtype}
     if device == 'cpu' and args.dtype is None and description.dtype != 'float32':
         options['dtype'] = 'float32'
-    stages = LoneStages(spec_of(args.model, **options), range(args.blocks), [0], args.bmax, device)
+    stages = LoneStages(spec_of(args.model, **options), range(args.blocks), [0], args.bmax, device,
+                        args.bmax)
     description = stages.description
     times_us = [_batch_us(stages, args, batch) for batch in progress(
         range(1, args.bmax + 1), f'profile {args.model}', quiet=args.json)]
     group = BlockGroup(
         blocks=graph.blocks, times=_times(times_us),
-        weight_bytes=_weight_bytes(stages),
+        weight_bytes=stages.weight_bytes(0),
         kv_bytes=2 * description.kv_chunk.nbytes * (1 + graph.history_slots),
         activation_bytes=description.hidden.nbytes)
     return Profile(
@@ -150,12 +151,3 @@ def _times(times_us: Sequence[Sequence[float]]) -> BatchTimes:
     return BatchTimes(rising([float(np.mean(each)) for each in times_us]),
                       rising([float(np.quantile(each, 0.5)) for each in times_us]),
                       rising([float(np.quantile(each, 0.99)) for each in times_us]))
-
-
-def _weight_bytes(stages: LoneStages) -> int:
-    """Of block 0, in the modules that the model is or has."""
-    model: object = stages.model
-    modules = [model] if isinstance(model, torch.nn.Module) else [
-        part for part in vars(model).values() if isinstance(part, torch.nn.Module)]
-    return sum(parameter.nbytes for module in modules
-               for name, parameter in module.named_parameters() if 'blocks.0.' in name)

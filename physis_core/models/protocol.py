@@ -143,7 +143,11 @@ class StageModel(Protocol):
         ...
 
     def context(self, prompt: Mapping[str, np.ndarray]) -> Any:
-        """What depends on a stream's prompt alone, for the blocks held; computed once a stream."""
+        """What depends on a stream's prompt alone, for the blocks held; computed once a stream.
+
+        Any value; to run as CUDA graphs it is, or is by block, a tensor, ``None``, or nested tuples
+        of them.
+        """
         ...
 
     def embed(self, latents: torch.Tensor, conditions: torch.Tensor, steps: torch.Tensor

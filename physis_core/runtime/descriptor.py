@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from physis_core.errors import InputError
+from physis_core.shared_block import is_open
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def running_engines() -> Sequence[Descriptor]:
             descriptor = Descriptor.from_json(path.read_text(encoding='utf-8'))
         except (OSError, ValueError, KeyError, TypeError):
             continue  # it has just been removed, or another version wrote it
-        if Path(descriptor.chunk_log).exists():
+        if is_open(descriptor.chunk_log):
             found.append(descriptor)
         else:
             path.unlink(missing_ok=True)

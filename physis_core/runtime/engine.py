@@ -59,6 +59,7 @@ class EngineOptions:
         stall_s: longest that a host may work without looking up, which it does after every few
             batches, before it counts as lost [s].
         policy: what a device runs next, one of :data:`~physis_core.runtime.policies.POLICIES`.
+        compute: what devices are: `cpu`, or `cuda`, where device ``i`` is GPU ``i`` of this host.
     """
 
     pin: bool = True
@@ -66,8 +67,11 @@ class EngineOptions:
     virtual_hosts: int = 2
     stall_s: float = 10.0
     policy: str = 'deadline'
+    compute: str = 'cpu'
 
     def __post_init__(self) -> None:
+        if self.compute not in ('cpu', 'cuda'):
+            raise InputError(f'compute is `{self.compute}`; choose cpu or cuda')
         policy(self.policy)
         if not self.stall_s > 0:
             raise InputError(f'stall_s is {self.stall_s}; it must be positive')
@@ -107,6 +111,7 @@ class Engine:
             self._provision = Provision.for_plans(self._description.graph, self._plans)
         self._options = options or EngineOptions()
         self._devices = len(self._provision.devices)
+        self._check_gpus()
         self._host_of = self._assign_hosts()
         hosts = max(self._host_of) + 1
         self._board = ControlBoard.create(hosts, self._devices, self._provision.slots)
@@ -257,6 +262,16 @@ class Engine:
             return tuple(device * hosts // self._devices for device in range(self._devices))
         return tuple(range(self._devices))
 
+    def _check_gpus(self) -> None:
+        """Raise where there are not the GPUs that a plan and the options take for granted."""
+        if self._provision.link == 'nccl' and self._options.compute != 'cuda':
+            raise InputError('link `nccl` is between GPUs; compute on `cuda` (EngineOptions), or '
+                             'give the plan link `gloo` or `shm`')
+        gpus = torch.cuda.device_count() if self._options.compute == 'cuda' else self._devices
+        if gpus < self._devices:
+            raise InputError(f'the plan has {self._devices} devices and this host has {gpus} GPUs '
+                             'that torch can use; plan for fewer devices, or compute on `cpu`')
+
     def _host_setup(self, index: int) -> HostSetup:
         cpus = available_cpus()
         hosts = max(self._host_of) + 1
@@ -276,7 +291,8 @@ class Engine:
         own = self._provision.devices[device]
         return DeviceSetup(
             index=device, blocks=own.blocks, kv_entries=own.kv_entries, order=own.order,
-            single_stage=own.single_stage, log_address=self._logs[device].block.address)
+            single_stage=own.single_stage, log_address=self._logs[device].block.address,
+            place=f'cuda:{device}' if self._options.compute == 'cuda' else 'cpu')
 
     def _free_slot(self) -> int:
         for stream in list(self._streams.values()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,13 +13,17 @@ import torch
 from physis_core.errors import StreamError
 from physis_core.graph import StageGraph, Task
 from physis_core.models.protocol import StageModel, chunk_noise
+from physis_core.runtime.attention_backend import waiter_for
 from physis_core.runtime.boards import Observation
 from physis_core.runtime.dispatch import Work
-from physis_core.runtime.kv_pool import KvPool, Row
+from physis_core.runtime.kv_pool import KvPool, PoolHistory, Row
 from physis_core.runtime.packets import ChunkState
 
 Observe = Callable[[int], Observation | None]
 """The newest observation of a stream slot."""
+
+RunBlock = Callable[[int, torch.Tensor, torch.Tensor, PoolHistory, Sequence[Any]], torch.Tensor]
+"""Runs a block, as :meth:`StageModel.block` does."""
 
 
 class Executor(Protocol):
@@ -50,12 +55,25 @@ class Executor(Protocol):
 
 
 class ModelExecutor:
-    """Runs the blocks of a :class:`StageModel` that live on this device, eagerly."""
+    """Runs the blocks of a :class:`StageModel` that live on this device.
+
+    Args:
+        model: its weights are on ``place``.
+        pool: of the histories, there too.
+        observe: where observations come from.
+        place: the torch device.
+        run_block: runs a block; None: the model itself, eagerly.
+    """
 
     holds_input = True
 
-    def __init__(self, model: StageModel, pool: KvPool, observe: Observe) -> None:
+    def __init__(self, model: StageModel, pool: KvPool, observe: Observe, place: str = 'cpu',
+                 run_block: RunBlock | None = None) -> None:
         self._model = model
+        self._run_block = run_block or model.block
+        self._place = place
+        self._stack = _stack if place == 'cpu' else partial(_stack_on, torch.device(place))
+        self._await = waiter_for(place)
         self._description = model.description
         self._graph: StageGraph = model.description.graph
         self._is_read = [bool(self._graph.kv_reader_steps(step))
@@ -87,19 +105,20 @@ class ModelExecutor:
         if block == 0:
             for work in batch:
                 self._enter_step(work)
-            hidden = self._model.embed(_stack([s.latent for s in states]),
-                                       _stack([s.condition for s in states]), steps)
+            hidden = self._model.embed(self._stack([s.latent for s in states]),
+                                       self._stack([s.condition for s in states]), steps)
         else:
-            hidden = _stack([s.hidden for s in states])
+            hidden = self._stack([s.hidden for s in states])
         rows = [Row(work.stream, work.task.chunk, work.task.step) for work in batch]
         history = self._pool.history(block, rows)
-        hidden = self._model.block(block, hidden, steps, history,
-                                   [self._contexts[work.stream] for work in batch])
+        hidden = self._run_block(block, hidden, steps, history,
+                                 [self._contexts[work.stream] for work in batch])
         for index, work in enumerate(batch):
             self._keep_kv(work, rows[index], history.keys[index], history.values[index])
             states[index].hidden = hidden[index]
         if block == self._graph.blocks - 1:
             self._leave_step(batch, hidden, steps)
+        self._await()
         return now_ns, time.monotonic_ns()
 
     def outputs(self, state: ChunkState) -> dict[str, torch.Tensor]:
@@ -143,12 +162,12 @@ class ModelExecutor:
         states: list[ChunkState] = [batch[i].payload for i in rows]
         noises = None
         if self._description.renoise:
-            noises = torch.stack([self._noise(batch[i], batch[i].task.step + 1) for i in rows])
+            noises = self._stack([self._noise(batch[i], batch[i].task.step + 1) for i in rows])
         if len(rows) < len(batch):
             hidden, steps = hidden[rows], steps[rows]
         latents = self._model.step_update(
-            hidden, _stack([s.latent for s in states]), _stack([s.condition for s in states]),
-            noises, steps)
+            hidden, self._stack([s.latent for s in states]),
+            self._stack([s.condition for s in states]), noises, steps)
         for row, state in enumerate(states):
             state.latent = latents[row]
 
@@ -165,9 +184,14 @@ class ModelExecutor:
         if steps not in self._steps:
             if len(self._steps) >= 4096:
                 self._steps.clear()
-            self._steps[steps] = torch.tensor(steps)
+            self._steps[steps] = torch.tensor(steps, device=self._place)
         return self._steps[steps]
 
 
 def _stack(tensors: Sequence[Any]) -> torch.Tensor:
     return tensors[0][None] if len(tensors) == 1 else torch.stack(list(tensors))
+
+
+def _stack_on(device: torch.device, tensors: Sequence[Any]) -> torch.Tensor:
+    """The same on a device, wherever the tensors lie: noise, or what a link left on the CPU."""
+    return _stack([tensor.to(device) for tensor in tensors])

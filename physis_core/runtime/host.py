@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import logging
 import multiprocessing
 import os
 import signal
@@ -22,11 +23,12 @@ import numpy as np
 import safetensors.numpy
 import torch
 
-from physis_core.errors import PhysisError
+from physis_core.errors import PhysisError, WorkerLost
 from physis_core.models.registry import build
 from physis_core.planning.plan import BatchRule, Plan
 from physis_core.runtime.bell import Bell, precise_sleeps
 from physis_core.runtime.boards import ControlBoard, Observation, ObservationBoard
+from physis_core.runtime.cuda_graphs import CudaRecorder, GraphedBlocks
 from physis_core.runtime.device import Device
 from physis_core.runtime.device_memory import resident_bytes, tensor_bytes
 from physis_core.runtime.executor import Executor, ModelExecutor
@@ -41,13 +43,15 @@ from physis_core.runtime.workload import description_of, workload_from_json
 from physis_core.shared_block import SharedBlock
 from physis_core.units import NS_PER_US
 
+_LOG = logging.getLogger(__name__)
+
 HEARTBEAT_NS = 50_000_000
 _LONGEST_SLEEP_NS = 50_000_000
 
 
 @dataclass(frozen=True)
 class DeviceSetup:
-    """What a device is given at its start."""
+    """What a device is given at its start; ``place`` is the torch device that it computes on."""
 
     index: int
     blocks: tuple[int, ...]
@@ -55,6 +59,7 @@ class DeviceSetup:
     order: tuple[int, ...]
     single_stage: bool
     log_address: str
+    place: str
 
 
 @dataclass(frozen=True)
@@ -144,16 +149,33 @@ class Host:
             executor = VirtualExecutor(model, own.index)
             times = StageTimes(lambda block, batch: model.stage_ns(batch))
         else:
-            pool = KvPool(graph, self._description.kv_chunk, own.kv_entries)
-            before_bytes = tensor_bytes()
-            executor = ModelExecutor(build(self._workload, own.blocks), pool, self._observe)
-            self._board.memory[own.index, :2] = tensor_bytes() - before_bytes, pool.nbytes
+            executor = self._model_executor(own)
             times = StageTimes(self._expected_ns if self._setup.times_us else None)
         dispatcher = policy(self._setup.policy)(
             self._setup.batch, times.predict, [graph.step_block(stage) for stage in own.order])
         log = StageLog(SharedBlock.attach(own.log_address))
         return Device(own.index, graph, executor, dispatcher, self._board, log, times,
                       self._fault, single_stage=own.single_stage)
+
+    def _model_executor(self, own: DeviceSetup) -> ModelExecutor:
+        """Weights and KV on the torch device; there, where it is a GPU, blocks as graphs."""
+        assert not isinstance(self._workload, VirtualModel)
+        place = own.place
+        if place.startswith('cuda'):
+            torch.cuda.set_device(place)
+        with torch.device(place):
+            pool = KvPool(self._description.graph, self._description.kv_chunk, own.kv_entries,
+                          place)
+            before_bytes = tensor_bytes()
+            model = build(self._workload, own.blocks)
+        self._board.memory[own.index, :2] = tensor_bytes() - before_bytes, pool.nbytes
+        if not place.startswith('cuda'):
+            return ModelExecutor(model, pool, self._observe)
+        blocks = GraphedBlocks(model, pool, place, CudaRecorder(place))
+        blocks.prepare(own.blocks, self._setup.batch.max_batch)
+        if blocks.refusal:
+            _LOG.warning('device %d runs without CUDA graphs: %s', own.index, blocks.refusal)
+        return ModelExecutor(model, pool, self._observe, place, blocks.run)
 
     def _expected_ns(self, block: int, batch: int) -> int:
         """What the profile says of a stage."""
@@ -220,11 +242,13 @@ class Host:
         except (EOFError, OSError):
             self._running = False
             return
+        error: PhysisError | None = None
         try:
             getattr(self, f'_on_{request.pop("request")}')(attachment, **request)
-            error = None
         except PhysisError as caught:
             error = caught
+        except OSError as caught:  # a request that the engine has given up waiting for
+            error = WorkerLost(f'what the engine wanted shared is gone: {caught}')
         self._control.send_bytes(_reply(self._requests, error))
 
     def _on_open(self, attachment: bytes, stream: int, plan: str, seed: int, timed: bool,

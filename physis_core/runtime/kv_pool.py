@@ -46,6 +46,11 @@ class KvPool:
         return 2 * self._keys.nbytes
 
     @property
+    def history_slots(self) -> int:
+        """Chunks of a full history: sinks and window."""
+        return self._graph.history_slots
+
+    @property
     def free_entries(self) -> int:
         """Entries that no stream holds."""
         return len(self._free)
@@ -73,7 +78,7 @@ class KvPool:
     def history(self, block: int, rows: Sequence[Row]) -> PoolHistory:
         """What the rows of a batch attend to."""
         if not self._graph.window_chunks:
-            return PoolHistory(self, [], torch.zeros(len(rows), 1, dtype=torch.int64), [])
+            return PoolHistory(self, [], self._positions[0].expand(len(rows), -1), [])
         entries = [self._entries[row.stream, self._graph.kv_source_step(row.step), block]
                    for row in rows]
         filled = [min(row.chunk, self._graph.history_slots) for row in rows]
@@ -83,6 +88,20 @@ class KvPool:
             positions = torch.nn.utils.rnn.pad_sequence(
                 [self._positions_of(row.chunk) for row in rows], batch_first=True)
         return PoolHistory(self, entries, positions, filled)
+
+    def full_windows(self, entries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+                     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Histories whose windows are full, as copies, with each row's own chunk at their start.
+
+        Args:
+            entries: int64 ``[B]``, on the pool's device: it is read there, not by the CPU.
+            keys: of the own chunks, ``[B, tokens, heads, head_dim]``.
+            values: the same shape.
+        """
+        if not self._graph.window_chunks:
+            return keys, values
+        return (_with_own(self._keys.index_select(0, entries), keys),
+                _with_own(self._values.index_select(0, entries), values))
 
     def write(self, row: Row, block: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Keep the KV of one chunk (``[tokens, heads, head_dim]``) written at ``row.step``."""
@@ -100,38 +119,46 @@ class KvPool:
 
 
 class PoolHistory:
-    """The :class:`~physis_core.models.protocol.History` of one batch."""
+    """The :class:`~physis_core.models.protocol.History` of one batch.
+
+    Attributes:
+        positions: see there.
+        entries: where each row's history is in the pool; empty: the model has none.
+    """
 
     def __init__(self, pool: KvPool, entries: Sequence[int], positions: torch.Tensor,
                  filled: Sequence[int]) -> None:
         self.positions = positions
         self.keys = self.values = positions  # until extend() is called
         self._pool = pool
-        self._entries = entries
+        self.entries = entries
         self._filled = filled
+
+    @property
+    def full(self) -> bool:
+        """Whether the window of every row is full."""
+        return all(chunks == self._pool.history_slots for chunks in self._filled)
 
     def extend(self, keys: torch.Tensor, values: torch.Tensor
                ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """See :class:`~physis_core.models.protocol.History`."""
         self.keys, self.values = keys, values
-        if not self._entries:
+        if not self.entries:
             return keys, values, None
-        if len(self._entries) == 1:
+        if len(self.entries) == 1:
             return (self._single(self._pool._keys, keys), self._single(self._pool._values, values),
                     None)
         return (self._gather(self._pool._keys, keys), self._gather(self._pool._values, values),
                 self._mask())
 
     def _single(self, pool: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        entry = pool[self._entries[0], :1 + self._filled[0]]
+        entry = pool[self.entries[0], :1 + self._filled[0]]
         entry[0] = own[0]
         return entry.reshape(1, -1, *own.shape[2:])
 
     def _gather(self, pool: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        index = torch.tensor(self._entries, device=pool.device)
-        gathered = pool[:, :1 + max(self._filled)].index_select(0, index)
-        gathered[:, 0] = own
-        return gathered.reshape(len(self._entries), -1, *own.shape[2:])
+        index = torch.tensor(self.entries, device=pool.device)
+        return _with_own(pool[:, :1 + max(self._filled)].index_select(0, index), own)
 
     def _mask(self) -> torch.Tensor | None:
         longest = max(self._filled)
@@ -139,3 +166,9 @@ class PoolHistory:
             return None
         counts = torch.tensor(self._filled, device=self.positions.device)
         return torch.arange(1 + longest, device=counts.device) <= counts[:, None]
+
+
+def _with_own(gathered: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """Put the own chunks ``[B, tokens, ...]`` into place 0 of ``[B, places, tokens, ...]``."""
+    gathered[:, 0] = own
+    return gathered.flatten(1, 2)

@@ -48,7 +48,7 @@ def test_halving_averages_four_pixels() -> None:
 
 
 @pytest.mark.parametrize('images', [
-    torch.zeros(2, 4, 4, 3), torch.zeros(4, 4, 3, dtype=torch.uint8),
+    torch.zeros(2, 4, 4, 3, dtype=torch.int32), torch.zeros(4, 4, 3, dtype=torch.uint8),
     torch.zeros(2, 4, 4, 1, dtype=torch.uint8)])
 def test_other_arrays_are_refused(images: torch.Tensor) -> None:
     with pytest.raises(InputError, match='uint8 of shape'):

@@ -6,8 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from families import small
 
+from physis_core.cli.lone_stages import LoneStages
 from physis_core.cli.main import main
+from physis_core.runtime.kv_pool import Row
 
 
 def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -18,6 +21,8 @@ def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
 def test_stage_reports_each_batch_against_the_roofline(capsys: pytest.CaptureFixture[str]) -> None:
     result = report(capsys, 'stage', 'dit', '--batch', '1', '3', '--repeats', '2', '--blocks', '2')
     assert (result['tokens'], result['context_tokens'], result['blocks']) == (5, 25, 2)
+    assert (result['attention'], result['cuda_graphs']) == ('torch', 0)  # of a CPU
+    assert result['attention_block_ms']['torch'] > 0
     assert result['device_gflops'] > 0 and result['device_gbytes_per_s'] > 0
     # q, k, v and output, feed-forward, scores and read.
     assert result['stage_gflop'] == pytest.approx(
@@ -27,6 +32,21 @@ def test_stage_reports_each_batch_against_the_roofline(capsys: pytest.CaptureFix
     for row in result['batches']:
         assert 0 < row['p50_ms'] <= row['p99_ms']
         assert row['of_roofline'] == pytest.approx(row['roofline_ms'] / row['p50_ms'])
+
+
+def test_operations_and_bytes_of_a_wan_block_are_those_counted_by_hand() -> None:
+    stages = LoneStages(small('wan'), range(2), [0], 1, 'cpu')
+    shape = stages.description
+    tokens, dim, ffn, chunks, words = 2 * 2 * 3, 64, 96, 1 + 3, 5
+    assert (shape.tokens, shape.dim) == (tokens, dim)
+    # q, k, v, o of self-attention, q and o of the prompt's (its k and v are kept), feed-forward;
+    # scores and read of the window and of the prompt.
+    assert stages.flops(0, Row(0, stages.full, 0)) == (
+        2 * tokens * (6 * dim ** 2 + 2 * dim * ffn) + 4 * tokens * dim * (chunks * tokens + words))
+    weights = 4 * sum(parameter.numel() for parameter in stages.model.stack['0'].parameters())
+    assert stages.weight_bytes(0) == weights > 0
+    # Keys and values of the window, and a hidden state in and out.
+    assert stages.bytes_read(0, 3) == weights + 3 * 4 * tokens * dim * (2 * chunks + 2)
 
 
 def test_single_compares_sequential_and_multiplexed(capsys: pytest.CaptureFixture[str]) -> None:

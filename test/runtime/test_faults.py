@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,10 @@ from physis_core.graph import StageGraph
 from physis_core.models.registry import describe
 from physis_core.planning.modes import full_split, sequential
 from physis_core.runtime.engine import Engine, EngineOptions, StreamOptions
+from physis_core.runtime.links.ends import ENGINE, LinkSpec
+from physis_core.runtime.telemetry import EdgeMeter
 from physis_core.runtime.virtual import VirtualModel
+from physis_core.shared_block import SharedBlock
 
 SPEC = tiny()
 DESCRIPTION = describe(SPEC)
@@ -184,3 +188,21 @@ def test_an_engine_that_is_killed_leaves_no_orphan() -> None:
     process.kill()
     process.communicate(timeout=TIMEOUT_S)
     assert gone(pids)
+
+
+def test_a_request_that_comes_too_late_harms_no_host(engine: Engine) -> None:
+    """On a busy machine a host may answer after the engine gave up, and took its memory back."""
+    gone = SharedBlock.create(64)
+    gone.close()
+    meter = EdgeMeter.create()
+    token = LinkSpec(ENGINE, 0, 'token', 'shm', gone.address, meter.block.address, 1)
+    chunk = LinkSpec(1, 0, 'chunk', 'gloo', gone.address, meter.block.address, 1)
+    before = list(engine.worker_pids)
+    for late in (token, chunk):
+        with pytest.raises(WorkerLost, match='what the engine wanted shared is gone'):
+            engine._pool.hosts[0].request('connect', links=[asdict(late)])
+    meter.block.close()
+    fresh = Recorded(engine.open_stream(), DESCRIPTION)
+    assert largest_error(SPEC, fresh, fresh.run(3)) == 0.0
+    fresh.stream.close()
+    assert engine.worker_pids == before

@@ -132,6 +132,7 @@ def test_one_engine_has_one_kind_of_link() -> None:
 
 @pytest.mark.skipif(torch.distributed.is_nccl_available(), reason='this PyTorch has NCCL')
 def test_nccl_where_there_is_none_is_refused() -> None:
-    plan = replace(MODES['full_split'](DESCRIPTION.graph, 2), link='nccl')
-    with Engine(SPEC, plan) as engine, pytest.raises(InputError, match='use `gloo`'):
-        engine.open_stream()
+    meeting = Rendezvous()
+    with pytest.raises(InputError, match='use `gloo`'):
+        Connection('nccl', meeting.address, SENDER, LAYOUT, HeaderCodec(2), 1)
+    meeting.close()

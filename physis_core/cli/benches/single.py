@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f'model `{args.model}` keeps KV in mode `{graph.kv_mode.value}`: chunks '
                          'of one stream cannot be under way together; choose a `same_step` model')
     steps = list(range(graph.steps))
-    stages = lone_stages(args, steps, streams=1)
+    stages = lone_stages(args, steps, streams=1, max_batch=len(steps))
     scale = graph.blocks / args.blocks
     rows = []
     for name, chunk_rows in (('sequential', [[step] for step in steps]), ('multiplexed', [steps])):

@@ -2,7 +2,8 @@
 
 The window is full, weights are random.  The roofline is the larger of two times: the stage's
 operations at the rate of a large matrix product measured here, and its bytes at the rate of a
-large copy.
+large copy.  On a GPU a stage is a CUDA graph, as in the engine, and attends with the kernel that
+was fastest; on a CPU the kernels are timed too, and torch's choice is what runs.
 """
 
 from __future__ import annotations
@@ -44,11 +45,14 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
                         help='default: as published; float32 on a CPU')
     parser.add_argument('--device', default='auto', help='cpu, cuda, cuda:N (default: cuda if any)')
     parser.add_argument('--threads', type=int, help='threads of a CPU')
+    parser.add_argument('--eager', action='store_true',
+                        help='no CUDA graphs, and the attention that torch chooses: to compare')
     parser.add_argument('--json', action='store_true', help='print one JSON object')
 
 
-def lone_stages(args: argparse.Namespace, steps: list[int], streams: int) -> LoneStages:
-    """The model that the options ask for.
+def lone_stages(args: argparse.Namespace, steps: list[int], streams: int, max_batch: int
+                ) -> LoneStages:
+    """The model that the options ask for, for batches up to a size.
 
     Raises:
         InputError: the model has fewer blocks.
@@ -64,7 +68,8 @@ def lone_stages(args: argparse.Namespace, steps: list[int], streams: int) -> Lon
     if not 0 < args.blocks <= published.graph.blocks:
         raise InputError(f'model `{args.model}` has {published.graph.blocks} blocks; --blocks '
                          f'{args.blocks} must be from 1 to that')
-    return LoneStages(spec_of(args.model, **options), range(args.blocks), steps, streams, device)
+    return LoneStages(spec_of(args.model, **options), range(args.blocks), steps, streams, device,
+                      0 if args.eager else max_batch)
 
 
 def about(args: argparse.Namespace, stages: LoneStages) -> dict[str, Any]:
@@ -74,16 +79,20 @@ def about(args: argparse.Namespace, stages: LoneStages) -> dict[str, Any]:
     name = (torch.cuda.get_device_name(stages.device) if stages.device.startswith('cuda')
             else f'cpu, {torch.get_num_threads()} threads')
     return {'model': args.model, 'device': name, 'dtype': description.dtype,
-            'blocks': args.blocks, 'tokens': description.tokens,
+            'blocks': args.blocks, 'attention': stages.attention.name, 'cuda_graphs': stages.graphs,
+            **({'graphs_refused': stages.refusal} if stages.refusal else {}),
+            'tokens': description.tokens,
             'context_tokens': description.kv_chunk.shape[0] * chunks
             + description.tokens - description.kv_chunk.shape[0]}
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and report."""
-    stages = lone_stages(args, [0], max(args.batch))
+    stages = lone_stages(args, [0], max(args.batch), max(args.batch))
+    one = Row(0, stages.full, 0)
+    attention = stages.attention.times_ms or stages.attention_times([one]).times_ms
     peaks = roofline(stages.device, stages.description.hidden.torch_dtype)
-    flops = stages.flops(0, Row(0, stages.full, 0))
+    flops = stages.flops(0, one)
     results: list[dict[str, Any]] = []
     start_s = time.monotonic()
     for batch in progress(args.batch, 'stage', args.json):
@@ -101,6 +110,8 @@ def run(args: argparse.Namespace) -> int:
     _report({**about(args, stages), 'stage_gflop': flops / 1e9,
              'device_gflops': peaks['flops_per_s'] / 1e9,
              'device_gbytes_per_s': peaks['bytes_per_s'] / 1e9,
+             'attention_block_ms': attention, 'weight_bytes': stages.weight_bytes(0),
+             'bytes_read': stages.bytes_read(0, 1),
              'batches_left_out': args.batch[len(results):], 'batches': results}, args.json)
     return 0
 

@@ -66,25 +66,30 @@ class CameraFormat:
 
 
 def prepared(images: Tensor, wanted: CameraFormat) -> Tensor:
-    """Images uint8 ``[B, rows, columns, 3]`` to float32 ``[B, 3, height, width]``.
+    """Images ``[B, rows, columns, 3]`` to float32 ``[B, 3, height, width]``.
+
+    Args:
+        images: uint8, or, as training changes them, float32 of the same range, 0 to 255.
+        wanted: what comes out.
 
     Raises:
         InputError: the images have another type or shape.
     """
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[-1] != 3:
+    if (images.dtype not in (torch.uint8, torch.float32) or images.ndim != 4
+            or images.shape[-1] != 3):
         raise InputError(f'images are {images.dtype} {tuple(images.shape)}; give uint8 of shape '
                          '(images, rows, columns, 3)')
-    if images.is_cuda and util.find_spec('cupy'):
+    if images.is_cuda and images.dtype == torch.uint8 and util.find_spec('cupy'):
         return _in_one_kernel(images.contiguous(), wanted)
     return _in_steps(images, wanted)
 
 
 def _in_steps(images: Tensor, wanted: CameraFormat) -> Tensor:
-    pixels = images.flip(-1) if wanted.bgr else images
-    resized = functional.interpolate(
-        pixels.permute(0, 3, 1, 2).float(), (wanted.height, wanted.width), mode='bilinear')
+    pixels = (images.flip(-1) if wanted.bgr else images).permute(0, 3, 1, 2).contiguous().float()
+    if pixels.shape[2:] != (wanted.height, wanted.width):
+        pixels = functional.interpolate(pixels, (wanted.height, wanted.width), mode='bilinear')
     scale, offset = _scale_offset(wanted, images.device)
-    return torch.addcmul(offset.view(3, 1, 1), resized, scale.view(3, 1, 1))
+    return torch.addcmul(offset.view(3, 1, 1), pixels, scale.view(3, 1, 1))
 
 
 def _in_one_kernel(images: Tensor, wanted: CameraFormat) -> Tensor:
@@ -112,6 +117,7 @@ def _kernel() -> Any:
 
 def _scale_offset(wanted: CameraFormat, device: torch.device) -> tuple[Tensor, Tensor]:
     """``value / 255`` less the mean, over the spread, as ``value * scale + offset``."""
-    mean = torch.tensor(wanted.mean, device=device)
-    spread = torch.tensor(wanted.spread, device=device)
-    return 1.0 / (255.0 * spread), -mean / spread
+    scale = [1.0 / (255.0 * spread) for spread in wanted.spread]
+    offset = [-mean / spread for mean, spread in zip(wanted.mean, wanted.spread, strict=True)]
+    both = torch.tensor([scale, offset], device=device)
+    return both[0], both[1]

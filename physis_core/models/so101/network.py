@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from physis_core.models.kit.preprocess import CameraFormat, prepared
+
 STEPS = 4
 BLOCKS = 8
 WINDOW_CHUNKS = 4
@@ -27,6 +29,7 @@ IMAGE_SIZE = 64
 JOINTS = 6
 CONTROL_POINTS = 8
 LEAD_MAX_S = 0.96
+CAMERA = CameraFormat(IMAGE_SIZE, IMAGE_SIZE, mean=(0.4,) * 3, spread=(1 / 3,) * 3)
 
 ACTION_TOKENS = 2
 ACTION = CONTROL_POINTS * JOINTS  # numbers in a chunk's actions
@@ -56,8 +59,7 @@ class CameraEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images `[B, 64, 64, 3]` with values 0..255 to tokens `[B, DIM]`."""
-        pixels = images.permute(0, 3, 1, 2).float().div(255.0).sub(0.4).mul(3.0).contiguous()
-        maps = self.convolutions(pixels).flatten(2)
+        maps = self.convolutions(prepared(images, CAMERA)).flatten(2)
         weights = (maps * self.sharpness).softmax(-1)
         x, y = (weights * self.across).sum(-1), (weights * self.down).sum(-1)
         return self.project(torch.cat([x, y, 0.1 * maps.amax(-1)], -1))
@@ -171,7 +173,7 @@ class Network(nn.Module):
 
 def denoised(latents: Tensor, clean: Tensor, steps: Tensor) -> Tensor:
     """One Euler step of the flow from noise to data: latents `[B, LATENT]` at `steps + 1`."""
-    levels = torch.tensor(NOISE_LEVELS)
+    levels = torch.tensor(NOISE_LEVELS, device=steps.device)
     kept = (levels[1:] / levels[:-1])[steps].unsqueeze(-1)
     return clean + (latents - clean) * kept
 

@@ -100,9 +100,10 @@ class So101Model:
             raise InputError(
                 f'lead of {leads_s.tolist()} s: the model was trained for 0 to '
                 f'{network.LEAD_MAX_S} s between capture and execution; shorten the delay')
-        joints = self.network.normalised(torch.from_numpy(joints_rad.astype(np.float32)))
-        seen = self.network.look(torch.from_numpy(images))
-        leads = torch.from_numpy(leads_s.astype(np.float32))
+        place = self.network.kind.device
+        joints = self.network.normalised(torch.from_numpy(joints_rad.astype(np.float32)).to(place))
+        seen = self.network.look(torch.from_numpy(images).to(place))
+        leads = torch.from_numpy(leads_s.astype(np.float32)).to(place)
         state = self.network.state_token(joints, leads)
         observed = torch.cat([state[:, None], seen], 1)
         world = self.network.world_latent(seen, joints)
@@ -144,7 +145,7 @@ class So101Model:
         """`positions` `[8, 6]` in radians, 20 ms apart, and the expected `world` `[16]`."""
         actions, world = latent.split((network.ACTION, network.WORLD))
         positions = self.network.in_radians(actions.unflatten(0, (-1, network.JOINTS)))
-        return {'positions': positions.numpy(), 'world': world.numpy()}
+        return {'positions': positions.cpu().numpy(), 'world': world.cpu().numpy()}
 
 
 def load_network(weights: Path, blocks: Collection[int] | None = None) -> Network:

@@ -28,6 +28,7 @@ from physis_core.errors import InputError, WorkerLost
 from physis_core.runtime.links.protocol import Message
 from physis_core.runtime.packets import ChunkState, HeaderCodec, PacketLayout
 from physis_core.runtime.telemetry import EdgeMeter
+from physis_core.shared_block import address_of, open_address
 
 SENDER, RECEIVER = 0, 1
 _JOIN_TIMEOUT_S = 5.0
@@ -40,7 +41,7 @@ class Rendezvous:
 
     def __init__(self) -> None:
         self._descriptor: int | None = os.memfd_create('physis', os.MFD_CLOEXEC)
-        self.address = f'/proc/{os.getpid()}/fd/{self._descriptor}'
+        self.address = address_of(self._descriptor)
 
     def close(self) -> None:
         """Let no more ends come."""
@@ -58,7 +59,7 @@ class Connection:
 
         Args:
             transport: ``gloo``, ``gloo_pieces`` or ``nccl``.
-            rendezvous: path of an empty file that both ends see.
+            rendezvous: address of an empty file that both ends see.
             end: :data:`SENDER` or :data:`RECEIVER`.
             layout: the tensors of a message.
             codec: of its header.
@@ -68,18 +69,21 @@ class Connection:
         Raises:
             WorkerLost: the other end did not come.
             InputError: this transport is not available here.
+            OSError: the file is no longer there.
         """
         self.end = end
+        self._meeting = os.fdopen(open_address(rendezvous), 'rb+', buffering=0)
         self.codec = codec
         self.slots = slots
         self.payload_bytes = layout.nbytes
         self.header = torch.zeros(codec.nbytes, dtype=torch.uint8)
         try:
-            self._group = _join(transport, rendezvous, end)
+            self._group = _join(transport, self._meeting.fileno(), end)
             self.buffers = [
                 torch.zeros(codec.nbytes + layout.nbytes, dtype=torch.uint8,
                             device=_DEVICE_OF[transport]) for _ in range(slots)]
             self.views = [layout.views(buffer, codec.nbytes) for buffer in self.buffers]
+            self._aside = torch.cuda.Stream() if self.buffers[0].is_cuda else None
             pieces = -(-_PIECES_PER_BATCH // steps) if transport == 'gloo_pieces' else 1
             self._pieces = [buffer.tensor_split(pieces) for buffer in self.buffers]
             self.transfer(0).wait()
@@ -89,7 +93,7 @@ class Connection:
 
     def transfer(self, slot: int) -> _Transfer:
         """Begin to send, or to receive, the buffer of a slot."""
-        return _Transfer(self._begin, self._pieces[slot])
+        return _Transfer(self._begin, self._pieces[slot], self._aside)
 
     def _begin(self, piece: torch.Tensor) -> distributed.Work:
         if self.end == SENDER:
@@ -102,22 +106,37 @@ class _Transfer:
     those of two messages never mix."""
 
     def __init__(self, begin: Callable[[torch.Tensor], distributed.Work],
-                 pieces: Sequence[torch.Tensor]) -> None:
+                 pieces: Sequence[torch.Tensor], aside: torch.cuda.Stream | None) -> None:
+        """``aside``: a stream of its own to wait on, between GPUs."""
         self._begin = begin
+        self._aside = aside
         self._pieces = pieces if len(pieces) > 1 else ()
         self._begun = [begin(piece) for piece in pieces] if len(pieces) == 1 else []
 
     def wait(self, timeout: timedelta = timedelta(seconds=_JOIN_TIMEOUT_S)) -> None:
-        """Until all of it is there."""
+        """Until all of it is there.
+
+        NCCL's ``wait`` has the current stream wait, not the caller: a stream aside does, so that no
+        computation stands behind a message that is still to come, and the caller waits for that.
+        """
+        if self._aside is not None:
+            with torch.cuda.stream(self._aside):
+                for work in self._begun:
+                    work.wait()
+            self._aside.synchronize()
+            return
         for work in self._begun:
             work.wait(timeout)
         for piece in self._pieces:
             self._begin(piece).wait(timeout)
 
 
-def _join(transport: str, rendezvous: str, end: int) -> Any:
-    """The process group; `torch.distributed` types its backends as something else."""
-    store = distributed.FileStore(rendezvous, 2)
+def _join(transport: str, meeting: int, end: int) -> Any:
+    """The process group; `torch.distributed` types its backends as something else.
+
+    ``meeting`` is the descriptor of the file, which the store opens again and again.
+    """
+    store = distributed.FileStore(f'/proc/self/fd/{meeting}', 2)
     timeout = timedelta(seconds=_JOIN_TIMEOUT_S)
     store.set_timeout(timeout)
     if transport == 'nccl':
