@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from physis_core.errors import InputError
@@ -29,12 +29,14 @@ class Policy:
         description: of the model.
         plan: how it runs.
         joints: joint names, in the order of the columns of positions.
+        compute: what workers compute on: `cpu`, or `cuda`, worker ``i`` on GPU ``i``.
     """
 
     spec: ModelSpec
     description: ModelDescription
     plan: Plan
     joints: tuple[str, ...]
+    compute: str = 'cpu'
 
     @property
     def points(self) -> int:
@@ -67,7 +69,8 @@ def make_policy(settings: Settings) -> Policy:
     spec = ModelSpec(settings['model'], _options(settings['model_options']))
     description = describe(spec)
     plan = _plan(settings, description)
-    policy = Policy(spec, description, plan, tuple(settings['joints.names']))
+    policy = Policy(spec, description, plan, tuple(settings['joints.names']),
+                    settings['compute'])
     _check_actions(policy)
     _check_inputs(policy, settings['camera_names'], settings['joints.input'])
     return policy
@@ -87,7 +90,8 @@ def _options(text: str) -> dict[str, object]:
 def _plan(settings: Settings, description: ModelDescription) -> Plan:
     file = settings['plan_file']
     if not file:
-        return MODES[settings['plan_mode']](description.graph, settings['workers'])
+        plan = MODES[settings['plan_mode']](description.graph, settings['workers'])
+        return replace(plan, link='nccl') if settings['compute'] == 'cuda' else plan
     try:
         return Plan.from_json(Path(file).read_text())
     except OSError as error:

@@ -33,7 +33,7 @@ from physis_core.delivery.handover import make_handover
 from physis_core.delivery.ring import RingFormat, RingWriter
 from physis_core.errors import PhysisError, StreamError
 from physis_core.observability.stream_account import StreamAccount
-from physis_core.runtime.engine import Engine, StreamOptions
+from physis_core.runtime.engine import Engine, EngineOptions, StreamOptions
 from physis_core.units import NS_PER_MS, NS_PER_S
 from physis_ros.chunk_delivery import ChunkDelivery
 from physis_ros.chunk_messages import action_chunk, joint_trajectory, stop_trajectory
@@ -62,7 +62,7 @@ EngineFactory = Callable[[Policy], Engine]
 
 def start_engine(policy: Policy) -> Engine:
     """The engine of a policy, for one stream."""
-    return Engine(policy.spec, policy.plan, streams=1)
+    return Engine(policy.spec, policy.plan, options=EngineOptions(compute=policy.compute))
 
 
 class WamNode(LifecycleNode):

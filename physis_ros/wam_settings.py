@@ -22,6 +22,8 @@ WAM_SETTINGS = (
     Setting('plan_file', '', 'plan made by `physis plan`; empty: plan_mode on workers'),
     Setting('plan_mode', 'full_split', 'how stages are spread over workers', choices=tuple(MODES)),
     Setting('workers', 2, 'worker processes, one per device [1]', 1, 4096),
+    Setting('compute', 'cpu', 'what workers compute on; cuda: worker i on GPU i of this host',
+            choices=('cpu', 'cuda')),
     Setting('seed', 0, 'seed of the noise', 0, 2**31 - 1),
     # -- time
     Setting('period_ms', 160.0, 'interval between chunks [ms]', 1.0, 60_000.0),

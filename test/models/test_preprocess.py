@@ -62,9 +62,12 @@ def test_other_arrays_are_refused(images: torch.Tensor) -> None:
 def test_the_kernel_agrees_with_torch_and_hands_over_without_a_copy(
         size: tuple[int, int], bgr: bool) -> None:
     wanted = CameraFormat(*size, bgr=bgr, mean=(0.4, 0.5, 0.6), spread=(0.2, 0.3, 0.4))
+    import cupy
+
     images = picture().cuda()
     fused, stepwise = prepared(images, wanted), preprocess._in_steps(images, wanted)
     assert fused.is_cuda
+    assert cupy.get_default_memory_pool().total_bytes() == 0  # all memory is torch's
     assert (fused - stepwise).abs().max() < 1e-4
 
 
