@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from physis_core.errors import OrderViolation, PhysisError, StreamError
-from physis_core.graph import StageGraph
+from physis_core.graph import StageGraph, Task
 from physis_core.planning.plan import Plan
 from physis_core.runtime.boards import ControlBoard
 from physis_core.runtime.dispatch import Batch, Dispatcher, ReadyQueue, WaitUntil, Work
@@ -84,11 +84,12 @@ class Device:
         """``single_stage``: one stage lives here; what waits for it stays in the link's places."""
         self.index = index
         self._graph = graph
+        self._places = [graph.step_block(stage) for stage in range(graph.stages)]
+        self._output_stage = graph.output_stage
         self._executor = executor
         self._dispatcher = dispatcher
-        self._board = board
-        self._epochs = board.epochs
-        self._resets = 0
+        self._epochs, self._yields = board.epochs.data, board.yields.data
+        self._all_resets, self._resets = board.resets.data, 0
         self._log = log
         self._times = times
         self._fault = fault
@@ -160,7 +161,8 @@ class Device:
     def advance(self) -> int | None:
         """Do what can be done; returns when to call again (steady ns), None: on news only."""
         for _ in range(_BATCHES_PER_CALL):
-            self._follow_resets()
+            if self._all_resets[0] != self._resets:
+                self._follow_resets()
             if self._running is not None:
                 batch, start_ns, end_ns = self._running
                 if time.monotonic_ns() < end_ns:
@@ -174,15 +176,13 @@ class Device:
             decision = self._choose(now_ns)
             if isinstance(decision, WaitUntil):
                 return decision.ns
+            self._queue.start(decision.members)
             self._start(decision, now_ns)
         return time.monotonic_ns()
 
     def _follow_resets(self) -> None:
         """Drop the work of epochs that have ended."""
-        resets = int(self._board.resets[0])
-        if resets == self._resets:
-            return
-        self._resets = resets
+        self._resets = self._all_resets[0]
         for stream in self._streams:
             if self._queue.epoch(stream) not in (None, self._epochs[stream]):
                 self._discard(self._queue.close(stream))
@@ -225,16 +225,17 @@ class Device:
     def _take_kv(self, inlet: Inlet, message: Message) -> None:
         state = message.state
         if self._current(state.stream, state.epoch):
-            task = state.task(self._graph.blocks)
+            task = Task(state.chunk, *self._places[state.stage])
             self._executor.take_kv(state.stream, task, message.tensors)
-            self._guarded(state.stream, state.epoch, self._queue.kv_arrived, state.stream,
-                          task.chunk, task.step, task.block, state.sent_ns)
+            self._guarded(state.stream, state.epoch, self._queue.kv_arrived, state.stream, task,
+                          state.sent_ns)
         inlet.release(message.slot)
 
     def _arrive(self, state: ChunkState, arrived_ns: int) -> None:
-        remaining_ns = self._streams[state.stream].remaining_ns[state.stage]
-        work = Work(state.stream, state.epoch, state.task(self._graph.blocks), state.deadline_ns,
-                    remaining_ns, arrived_ns, state, bool(self._board.yields[state.stream]))
+        stage = state.stage
+        work = Work(state.stream, state.epoch, Task(state.chunk, *self._places[stage]),
+                    state.deadline_ns, self._streams[state.stream].remaining_ns[stage],
+                    arrived_ns, state, self._yields[state.stream] != 0)
         if not self._guarded(state.stream, state.epoch, self._queue.arrive, work):
             self._discard([work])
 
@@ -261,7 +262,6 @@ class Device:
 
     def _start(self, batch: Batch, now_ns: int) -> None:
         """Run a batch; a real one has ended when this returns, a virtual one ends later."""
-        self._queue.start(batch.members)
         try:
             start_ns, end_ns = self._executor.run(batch.members, self._free_ns, now_ns)
         except PhysisError as error:
@@ -298,7 +298,9 @@ class Device:
                 continue
             if not self._guarded(work.stream, work.epoch, self._queue.end, work):
                 continue
-            self._send_kv(work, state)
+            if state.kv is not None:
+                self._send_kv(work, state, *state.kv)
+                state.kv = None
             self._hand_on(work, state, end_ns)
         self._announce()
         self._free_ns = end_ns
@@ -308,10 +310,10 @@ class Device:
     def _hand_on(self, work: Work, state: ChunkState, end_ns: int) -> None:
         """Move a chunk on: to its next stage, here or elsewhere, and out when it is complete."""
         stage = state.stage
-        if stage == self._graph.output_stage:
+        if stage == self._output_stage:
             state.finished_ns = end_ns
             self._send(self._outboxes[ENGINE], state, self._executor.outputs(state))
-        if stage + 1 == self._graph.stages:
+        if stage + 1 == len(self._places):
             return
         state.stage = stage + 1
         receiver = self._streams[work.stream].receiver[stage]
@@ -321,11 +323,8 @@ class Device:
             self._send(self._outboxes[receiver], state, {
                 'hidden': state.hidden, 'latent': state.latent, 'condition': state.condition})
 
-    def _send_kv(self, work: Work, state: ChunkState) -> None:
-        if state.kv is None:
-            return
-        keys, values = state.kv
-        state.kv = None
+    def _send_kv(self, work: Work, state: ChunkState, keys: torch.Tensor, values: torch.Tensor
+                 ) -> None:
         for device in self._streams[work.stream].kv_receivers[state.stage]:
             self._send(self._kv_outboxes[device], state, {'keys': keys, 'values': values})
 

@@ -54,9 +54,38 @@ class Work:
 class _Stage:
     """Progress of one stream at one stage of a device."""
 
+    source: _Stage | None  # whose KV its tasks read, where that is another stage's
+    readers: tuple[tuple[int, int], ...]  # other stages that read its KV
     arrived: int = -1
     done: int = -1
+    kv: int = -1  # the last chunk whose KV came from another device
     waiting: dict[int, Work] = field(default_factory=dict)
+
+    def may_start(self, chunk: int) -> bool:
+        """Whether the chunk before has ended here and the KV it reads is there."""
+        source = self.source
+        return self.done == chunk - 1 and (
+            source is None or max(source.done, source.kv) >= chunk - 1)
+
+
+class _Progress:
+    """How far one stream has come at each stage, made when first asked for."""
+
+    def __init__(self, epoch: int, graph: StageGraph) -> None:
+        self.epoch = epoch
+        self.stages: dict[tuple[int, int], _Stage] = {}
+        self._graph = graph
+
+    def stage(self, step: int, block: int) -> _Stage:
+        stage = self.stages.get((step, block))
+        if stage is None:
+            graph = self._graph
+            from_step = graph.kv_source_step(step) if graph.window_chunks else step
+            stage = self.stages[step, block] = _Stage(
+                None if from_step == step else self.stage(from_step, block),
+                tuple((reader, block) for reader in graph.kv_reader_steps(step)
+                      if reader != step))
+        return stage
 
 
 class ReadyQueue:
@@ -67,42 +96,32 @@ class ReadyQueue:
 
     def __init__(self) -> None:
         self.ready: list[Work] = []
-        self._graphs: dict[int, StageGraph] = {}
-        self._readers: dict[int, list[list[int]]] = {}  # other steps that read a step's KV
-        self._epochs: dict[int, int] = {}
-        self._stages: dict[tuple[int, int, int], _Stage] = {}
-        self._kv: dict[tuple[int, int, int], int] = {}
+        self._streams: dict[int, _Progress] = {}
 
     def open(self, stream: int, epoch: int, graph: StageGraph) -> None:
         """Start an epoch of a stream, forgetting everything of the one before."""
         self.close(stream)
-        self._graphs[stream] = graph
-        self._readers[stream] = [
-            [reader for reader in graph.kv_reader_steps(step) if reader != step]
-            for step in range(graph.passes)]
-        self._epochs[stream] = epoch
+        self._streams[stream] = _Progress(epoch, graph)
 
     def close(self, stream: int) -> list[Work]:
         """Forget a stream; returns the work that was dropped."""
         dropped = [work for work in self.ready if work.stream == stream]
         self.ready = [work for work in self.ready if work.stream != stream]
-        for key in [key for key in self._stages if key[0] == stream]:
-            dropped.extend(self._stages.pop(key).waiting.values())
-        for key in [key for key in self._kv if key[0] == stream]:
-            del self._kv[key]
-        self._graphs.pop(stream, None)
-        self._readers.pop(stream, None)
-        self._epochs.pop(stream, None)
+        progress = self._streams.pop(stream, None)
+        for stage in progress.stages.values() if progress is not None else ():
+            dropped.extend(stage.waiting.values())
         return dropped
 
     def epoch(self, stream: int) -> int | None:
         """The current epoch of a stream here, None if it is not open."""
-        return self._epochs.get(stream)
+        progress = self._streams.get(stream)
+        return None if progress is None else progress.epoch
 
     @property
     def waiting(self) -> int:
         """Tasks that have arrived but may not start yet."""
-        return sum(len(stage.waiting) for stage in self._stages.values())
+        return sum(len(stage.waiting) for progress in self._streams.values()
+                   for stage in progress.stages.values())
 
     def arrive(self, work: Work) -> None:
         """Accept a task whose predecessor in its own chunk has ended.
@@ -111,32 +130,36 @@ class ReadyQueue:
             OrderViolation: it is not the next chunk at its stage.
         """
         chunk, step, block = work.task
-        stage = self._stage(work.stream, step, block)
+        stage = self._streams[work.stream].stage(step, block)
         if chunk != stage.arrived + 1:
-            raise OrderViolation(
-                f'stream {work.stream} epoch {work.epoch}: chunk {chunk} arrived at step {step} '
-                f'block {block} after chunk {stage.arrived}; chunks arrive in order, so a task '
-                'was lost, repeated or overtaken upstream')
+            raise _out_of_order(work.stream, work.task, 'arrived', stage.arrived)
         stage.arrived = chunk
-        stage.waiting[chunk] = work
-        self._promote(work.stream, step, block)
+        if stage.may_start(chunk):
+            work.ready_ns = work.arrived_ns
+            self.ready.append(work)
+        else:
+            stage.waiting[chunk] = work
 
-    def kv_arrived(self, stream: int, chunk: int, step: int, block: int, at_ns: int = 0) -> None:
+    def kv_arrived(self, stream: int, task: Task, at_ns: int = 0) -> None:
         """Note KV that another device wrote for this one's tasks and that came ``at_ns``.
 
         Raises:
             OrderViolation: it is not the next chunk's.
         """
-        key = (stream, step, block)
-        if chunk != self._kv.get(key, -1) + 1:
-            raise OrderViolation(
-                f'stream {stream}: KV of chunk {chunk} at step {step} block {block} came after '
-                f'that of chunk {self._kv.get(key, -1)}')
-        self._kv[key] = chunk
-        self._promote_readers(stream, step, block, at_ns)
+        chunk, step, block = task
+        progress = self._streams[stream]
+        stage = progress.stage(step, block)
+        if chunk != stage.kv + 1:
+            raise _out_of_order(stream, task, 'was written', stage.kv)
+        stage.kv = chunk
+        for reader in stage.readers:
+            self._promote(progress.stages.get(reader), at_ns)
 
     def start(self, members: Collection[Work]) -> None:
         """Take tasks out of ``ready``: they run now."""
+        if len(members) == len(self.ready):
+            self.ready = []
+            return
         taken = {id(work) for work in members}
         self.ready = [work for work in self.ready if id(work) not in taken]
 
@@ -147,41 +170,31 @@ class ReadyQueue:
             OrderViolation: an earlier chunk has not ended at this stage.
         """
         chunk, step, block = work.task
-        stage = self._stage(work.stream, step, block)
+        progress = self._streams[work.stream]
+        stage = progress.stage(step, block)
         if chunk != stage.done + 1:
-            raise OrderViolation(
-                f'stream {work.stream}: chunk {chunk} ended at step {step} block {block}, but the '
-                f'last one to end there was chunk {stage.done}')
+            raise _out_of_order(work.stream, work.task, 'ended', stage.done)
         stage.done = chunk
-        self._promote(work.stream, step, block)
-        self._promote_readers(work.stream, step, block)
+        if stage.waiting:
+            self._promote(stage)
+        for reader in stage.readers:
+            self._promote(progress.stages.get(reader))
 
-    def _stage(self, stream: int, step: int, block: int) -> _Stage:
-        return self._stages.setdefault((stream, step, block), _Stage())
-
-    def _promote_readers(self, stream: int, step: int, block: int, at_ns: int = 0) -> None:
-        for reader in self._readers[stream][step]:
-            self._promote(stream, reader, block, at_ns)
-
-    def _promote(self, stream: int, step: int, block: int, at_ns: int = 0) -> None:
-        stage = self._stages.get((stream, step, block))
+    def _promote(self, stage: _Stage | None, at_ns: int = 0) -> None:
+        """Let the next task of a stage start, if it is here and has waited for nothing else."""
         if stage is None:
             return
-        work = stage.waiting.get(stage.done + 1)
-        if work is not None and self._history_is_here(work):
-            del stage.waiting[stage.done + 1]
+        chunk = stage.done + 1
+        if chunk in stage.waiting and stage.may_start(chunk):
+            work = stage.waiting.pop(chunk)
             work.ready_ns = max(work.arrived_ns, at_ns)
             self.ready.append(work)
 
-    def _history_is_here(self, work: Work) -> bool:
-        chunk, step, block = work.task
-        graph = self._graphs[work.stream]
-        source = graph.kv_source_step(step)
-        if not chunk or not graph.window_chunks or source == step:
-            return True
-        written = self._stages.get((work.stream, source, block))
-        here = written.done if written is not None else -1
-        return max(here, self._kv.get((work.stream, source, block), -1)) >= chunk - 1
+
+def _out_of_order(stream: int, task: Task, what: str, last: int) -> OrderViolation:
+    return OrderViolation(
+        f'stream {stream}: chunk {task.chunk} {what} at step {task.step} block {task.block} after '
+        f'chunk {last}; chunks come in order, so a task was lost, repeated or overtaken upstream')
 
 
 @dataclass(frozen=True)
@@ -229,17 +242,15 @@ class SlackDispatcher:
         """The most urgent task and those that may share its call."""
         if len(ready) == 1 and not self._rule.wait_us:
             return Batch(tuple(ready))
-        ordered = sorted(ready, key=self._urgency)
-        considered: set[int] = set()
+        heads = list(ready)
         until_ns: int | None = None
-        for head in ordered:
-            if id(head) in considered:
-                continue
-            members = self._grow(now_ns, head, ordered)
+        while heads:
+            members = self._grow(now_ns, min(heads, key=self._urgency), ready)
             wait_ns = self._wait_limit_ns(members)
             if now_ns >= wait_ns:
                 return Batch(tuple(members))
-            considered.update(id(work) for work in members)
+            considered = set(map(id, members))
+            heads = [work for work in heads if id(work) not in considered]
             until_ns = wait_ns if until_ns is None else min(until_ns, wait_ns)
         return WaitUntil(until_ns)
 
@@ -247,34 +258,44 @@ class SlackDispatcher:
         _, step, block = work.task
         return (work.yields, work.latest_end_ns(), self._rank.get((step, block), -step), -block)
 
-    def _grow(self, now_ns: int, head: Work, ordered: Sequence[Work]) -> list[Work]:
+    def _grow(self, now_ns: int, head: Work, ready: Collection[Work]) -> list[Work]:
         """The head, and what may join it without making the tightest member late."""
         block = head.task.block
-        members = [head]
-        tightest_ns = head.latest_end_ns()
+        company = self._company(head, ready)
         most = self._rule.max_batch if not head.yields else 1 + self._rule.max_batch // 4
-        late_anyway = now_ns + self._predict(block, 1) > tightest_ns
-        for work in ordered:
+        limit_ns = min([work.latest_end_ns() for work in company]) - now_ns
+        late_anyway = self._predict(block, 1) > head.latest_end_ns() - now_ns
+        if len(company) <= most and (
+                late_anyway or self._predict(block, len(company)) <= limit_ns):
+            return company
+        company.sort(key=self._urgency)
+        members = [head]
+        limit_ns = head.latest_end_ns() - now_ns
+        for work in company:
             if len(members) == most:
                 break
-            if work is head or not self._may_join(head, work):
+            if work is head:
                 continue
-            latest_ns = min(tightest_ns, work.latest_end_ns())
-            if now_ns + self._predict(block, len(members) + 1) > latest_ns and not late_anyway:
+            limit_ns = min(limit_ns, work.latest_end_ns() - now_ns)
+            if self._predict(block, len(members) + 1) > limit_ns and not late_anyway:
                 break
             members.append(work)
-            tightest_ns = latest_ns
         return members
 
-    def _may_join(self, head: Work, work: Work) -> bool:
-        return (work.task.block == head.task.block and work.yields == head.yields
-                and (self._rule.across_steps or work.task.step == head.task.step)
-                and (self._rule.across_streams or work.stream == head.stream))
+    def _company(self, head: Work, ready: Collection[Work]) -> list[Work]:
+        """Those that may share a call with the head, and the head."""
+        _, step, block = head.task
+        steps, streams = self._rule.across_steps, self._rule.across_streams
+        return [work for work in ready
+                if work.task.block == block and work.yields == head.yields
+                and (steps or work.task.step == step)
+                and (streams or work.stream == head.stream)]
 
     def _wait_limit_ns(self, members: Sequence[Work]) -> int:
         """Until when these may wait for company; 0: they do not."""
-        entering = all(work.task.step == 0 and work.task.block == 0 for work in members)
-        if not self._rule.wait_us or not entering or len(members) == self._rule.max_batch:
+        if not self._rule.wait_us or len(members) == self._rule.max_batch:
+            return 0
+        if any(work.task.step or work.task.block for work in members):
             return 0
         patience_ns = min(work.arrived_ns for work in members) + self._rule.wait_us * 1000
         tightest_ns = min(work.latest_end_ns() for work in members)

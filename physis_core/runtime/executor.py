@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,7 +18,7 @@ from physis_core.runtime.attention_backend import waiter_for
 from physis_core.runtime.boards import Observation
 from physis_core.runtime.dispatch import Work
 from physis_core.runtime.kv_pool import KvPool, PoolHistory, Row
-from physis_core.runtime.packets import ChunkState
+from physis_core.runtime.packets import NOTHING, ChunkState
 
 Observe = Callable[[int], Observation | None]
 """The newest observation of a stream slot."""
@@ -83,6 +84,7 @@ class ModelExecutor:
         self._seeds: dict[int, int] = {}
         self._contexts: dict[int, Any] = {}
         self._steps: dict[tuple[int, ...], torch.Tensor] = {}
+        self._latest: tuple[list[ChunkState], torch.Tensor] = ([], NOTHING)
 
     def open(self, stream: int, seed: int, stages: Sequence[tuple[int, int]],
              prompt: Mapping[str, np.ndarray]) -> None:
@@ -108,14 +110,19 @@ class ModelExecutor:
             hidden = self._model.embed(self._stack([s.latent for s in states]),
                                        self._stack([s.condition for s in states]), steps)
         else:
-            hidden = self._stack([s.hidden for s in states])
+            hidden = self._hidden(states)
         rows = [Row(work.stream, work.task.chunk, work.task.step) for work in batch]
         history = self._pool.history(block, rows)
         hidden = self._run_block(block, hidden, steps, history,
                                  [self._contexts[work.stream] for work in batch])
-        for index, work in enumerate(batch):
-            self._keep_kv(work, rows[index], history.keys[index], history.values[index])
-            states[index].hidden = hidden[index]
+        for state, row, one, keys, values in zip(
+                states, rows, hidden.unbind(), history.keys.unbind(), history.values.unbind(),
+                strict=True):
+            state.hidden = one
+            if self._is_read[row.step]:
+                self._pool.write(row, block, keys, values)
+                state.kv = (keys, values)
+        self._latest = (states, hidden)
         if block == self._graph.blocks - 1:
             self._leave_step(batch, hidden, steps)
         self._await()
@@ -168,13 +175,15 @@ class ModelExecutor:
         latents = self._model.step_update(
             hidden, self._stack([s.latent for s in states]),
             self._stack([s.condition for s in states]), noises, steps)
-        for row, state in enumerate(states):
-            state.latent = latents[row]
+        for state, latent in zip(states, latents.unbind(), strict=True):
+            state.latent = latent
 
-    def _keep_kv(self, work: Work, row: Row, keys: torch.Tensor, values: torch.Tensor) -> None:
-        if self._is_read[row.step]:
-            self._pool.write(row, work.task.block, keys, values)
-            work.payload.kv = (keys, values)
+    def _hidden(self, states: list[ChunkState]) -> torch.Tensor:
+        """Hidden states of a batch; one that stays together need not be put together again."""
+        latest, hidden = self._latest
+        if len(latest) == len(states) and all(map(operator.is_, latest, states)):
+            return hidden
+        return self._stack([state.hidden for state in states])
 
     def _noise(self, work: Work, step: int) -> torch.Tensor:
         return chunk_noise(self._description.latent, self._seeds[work.stream], work.epoch,

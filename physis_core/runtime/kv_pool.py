@@ -16,6 +16,8 @@ from physis_core.errors import Refused
 from physis_core.graph import StageGraph
 from physis_core.models.protocol import TensorSpec
 
+_MOST_KNOWN = 4096
+
 
 class Row(NamedTuple):
     """One member of a batch: which history it needs."""
@@ -35,10 +37,14 @@ class KvPool:
         shape = (entries, 1 + graph.history_slots, *kv_chunk.shape)
         self._keys = torch.zeros(shape, dtype=kv_chunk.torch_dtype, device=device)
         self._values = torch.zeros_like(self._keys)
+        self._places = [list(zip(keys.unbind(), values.unbind(), strict=True))
+                        for keys, values in zip(self._keys, self._values, strict=True)]
         self._free = list(range(entries))
         self._entries: dict[tuple[int, int, int], int] = {}
         self._positions = {chunk: torch.tensor(graph.positions(chunk), device=device)
                            for chunk in range(graph.history_slots + graph.window_chunks + 1)}
+        self._known_positions: dict[tuple[int, ...], torch.Tensor] = {}
+        self._known_entries: dict[tuple[int, ...], torch.Tensor] = {}
 
     @property
     def nbytes(self) -> int:
@@ -81,13 +87,9 @@ class KvPool:
             return PoolHistory(self, [], self._positions[0].expand(len(rows), -1), [])
         entries = [self._entries[row.stream, self._graph.kv_source_step(row.step), block]
                    for row in rows]
-        filled = [min(row.chunk, self._graph.history_slots) for row in rows]
-        if len(rows) == 1:
-            positions = self._positions_of(rows[0].chunk)[None]
-        else:
-            positions = torch.nn.utils.rnn.pad_sequence(
-                [self._positions_of(row.chunk) for row in rows], batch_first=True)
-        return PoolHistory(self, entries, positions, filled)
+        slots = self._graph.history_slots
+        filled = [min(row.chunk, slots) for row in rows]
+        return PoolHistory(self, entries, self._positions_of(rows), filled)
 
     def full_windows(self, entries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
                      ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,14 +110,38 @@ class KvPool:
         entry = self._entries.get((row.stream, row.step, block))
         if entry is None:
             return
-        place = 1 + self._graph.history_slot(row.chunk)
-        self._keys[entry, place] = keys
-        self._values[entry, place] = values
+        kept_keys, kept_values = self._places[entry][1 + self._graph.history_slot(row.chunk)]
+        kept_keys.copy_(keys)
+        kept_values.copy_(values)
 
-    def _positions_of(self, chunk: int) -> torch.Tensor:
+    def indices(self, entries: Sequence[int]) -> torch.Tensor:
+        """The entries of a batch as int64 ``[B]``; batches come again, so it is kept."""
+        key = tuple(entries)
+        index = self._known_entries.get(key)
+        if index is None:
+            index = torch.tensor(key, device=self._keys.device)
+            _remember(self._known_entries, key, index)
+        return index
+
+    def _positions_of(self, rows: Sequence[Row]) -> torch.Tensor:
         """Positions repeat with the ring, so there is one tensor for each of its phases."""
         slots, window = self._graph.history_slots, self._graph.window_chunks
-        return self._positions[chunk if chunk <= slots else slots + (chunk - slots) % window]
+        phases = tuple([row.chunk if row.chunk <= slots else slots + (row.chunk - slots) % window
+                        for row in rows])
+        positions = self._known_positions.get(phases)
+        if positions is None:
+            positions = torch.nn.utils.rnn.pad_sequence(
+                [self._positions[phase] for phase in phases], batch_first=True)
+            _remember(self._known_positions, phases, positions)
+        return positions
+
+
+def _remember(known: dict[tuple[int, ...], torch.Tensor], key: tuple[int, ...],
+              value: torch.Tensor) -> None:
+    """Keep what is made for one composition of a batch, in bounds."""
+    if len(known) >= _MOST_KNOWN:
+        known.clear()
+    known[key] = value
 
 
 class PoolHistory:
@@ -157,7 +183,7 @@ class PoolHistory:
         return entry.reshape(1, -1, *own.shape[2:])
 
     def _gather(self, pool: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        index = torch.tensor(self.entries, device=pool.device)
+        index = self._pool.indices(self.entries)
         return _with_own(pool[:, :1 + max(self._filled)].index_select(0, index), own)
 
     def _mask(self) -> torch.Tensor | None:

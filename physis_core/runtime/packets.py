@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from physis_core.graph import Task
 from physis_core.models.protocol import ModelDescription, TensorSpec
 
 _FIELDS = ('stream', 'epoch', 'chunk', 'stage', 'deadline_ns', 'release_ns', 'due_ns',
@@ -69,10 +68,6 @@ class ChunkState:
     condition: torch.Tensor = NOTHING
     kv: tuple[torch.Tensor, torch.Tensor] | None = None
     release_input: Callable[[], None] | None = None
-
-    def task(self, blocks: int) -> Task:
-        """The task it is at."""
-        return Task(self.chunk, *divmod(self.stage, blocks))
 
 
 class HeaderCodec:

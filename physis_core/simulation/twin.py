@@ -361,7 +361,7 @@ class Twin:
         source = self._sources[number]
         if source.is_open:
             self._devices[receiver].queue.kv_arrived(
-                number, task.chunk, task.step, task.block + source.base)
+                number, Task(task.chunk, task.step, task.block + source.base))
             self._touched.add(receiver)
 
     def _hand_over(self, index: int, work: Work, task: Task, now_ns: int) -> None:
