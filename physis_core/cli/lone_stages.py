@@ -14,7 +14,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from physis_core.errors import InputError
 from physis_core.models.registry import ModelSpec, build
-from physis_core.runtime.attention_backend import AttentionChoice, candidates, fastest
+from physis_core.runtime.attention_backend import (
+    AttentionChoice,
+    candidates,
+    fastest,
+    waiter_for,
+)
 from physis_core.runtime.cuda_graphs import CudaRecorder, GraphedBlocks
 from physis_core.runtime.executor import RunBlock
 from physis_core.runtime.kv_pool import KvPool, Row
@@ -36,6 +41,7 @@ class LoneStages:
 
     Attributes:
         attention: what attends, and what else was tried: measured on a GPU alone, as in the engine.
+        synchronise: waits until the device has done what it was told.
         graphs: CUDA graphs that were recorded.
         refusal: why none could be; empty: some were, or none was asked for.
     """
@@ -43,6 +49,7 @@ class LoneStages:
     def __init__(self, spec: ModelSpec, blocks: Sequence[int], steps: Sequence[int], streams: int,
                  device: str, max_batch: int = 0) -> None:
         self.device = device
+        self.synchronise = waiter_for(device)
         with torch.device(device):
             self.model = build(spec, blocks)
             self.description = description = self.model.description
@@ -92,11 +99,6 @@ class LoneStages:
             for index, row in enumerate(rows):
                 self._pool.write(row, block, history.keys[index], history.values[index])
         return hidden
-
-    def synchronise(self) -> None:
-        """Wait until the device has done what it was told."""
-        if self.device.startswith('cuda'):
-            torch.cuda.synchronize(self.device)
 
     def times_s(self, block: int, rows: Sequence[Row], repeats: int, budget_s: float
                 ) -> list[float]:
@@ -169,11 +171,10 @@ def roofline(device: str, dtype: torch.dtype) -> Mapping[str, float]:
 
 
 def _best_s(action: Any, device: str) -> float:
-    best_s = float('inf')
+    best_s, synchronise = float('inf'), waiter_for(device)
     for _ in range(5):
         start_s = time.perf_counter()
         action()
-        if device.startswith('cuda'):
-            torch.cuda.synchronize(device)
+        synchronise()
         best_s = min(best_s, time.perf_counter() - start_s)
     return best_s

@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, write, report."""
     profile = measure(args)
-    for sentence in _unfit(args.device):
-        print(f'these times are not those of a sound GPU: {sentence}', file=sys.stderr)
+    for sentence in remarks(pick_device(args.device)):
+        print(sentence, file=sys.stderr)
     if args.out is not None:
         args.out.write_text(profile.to_json(), encoding='utf-8')
     group = profile.groups[0]
@@ -109,15 +109,16 @@ def device_label(device: str) -> str:
     return f'cpu-{torch.get_num_threads()}'
 
 
-def _unfit(device: str) -> list[str]:
-    """What NVML says is wrong with this host's GPUs after a measurement on one of them."""
-    if not pick_device(device).startswith('cuda'):
+def remarks(device: str) -> list[str]:
+    """What NVML says against times that were measured on a torch device, a sentence each."""
+    if not device.startswith('cuda'):
         return []
     try:
         with Gpus() as gpus:
-            return unfit(gpus.health())
+            return [f'these times are not those of a sound GPU: {sentence}'
+                    for sentence in unfit(gpus.health())]
     except InputError as error:
-        return [str(error)]
+        return [f'whether the GPU is sound is not known: {error}']
 
 
 def _batch_us(stages: LoneStages, args: argparse.Namespace, batch: int) -> list[float]:

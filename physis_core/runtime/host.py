@@ -46,6 +46,11 @@ from physis_core.units import NS_PER_US
 _LOG = logging.getLogger(__name__)
 
 HEARTBEAT_NS = 50_000_000
+# A receive waits on the GPU for a message that is still to come, and must not hold up the rest:
+# no two streams share a hardware queue, and no kernel is loaded later, which waits for all others.
+# NCCL meets on loopback, as all sockets here.
+_GPU_ENVIRONMENT = {'CUDA_DEVICE_MAX_CONNECTIONS': '32', 'CUDA_MODULE_LOADING': 'EAGER',
+                    'NCCL_SOCKET_IFNAME': 'lo'}
 _LONGEST_SLEEP_NS = 50_000_000
 
 
@@ -105,6 +110,9 @@ def run_host(setup_json: str, control: Connection, faults: Connection) -> None:
     torch.set_num_threads(1)
     os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')  # loopback, unless somebody chose otherwise
     setup = HostSetup.from_json(setup_json)
+    if any(own.place.startswith('cuda') for own in setup.own):
+        for name, value in _GPU_ENVIRONMENT.items():  # read when CUDA starts in this process
+            os.environ.setdefault(name, value)
     if setup.cpu is not None:
         os.sched_setaffinity(0, {setup.cpu})
     try:

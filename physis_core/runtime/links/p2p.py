@@ -117,13 +117,16 @@ class _Transfer:
         """Until all of it is there.
 
         NCCL's ``wait`` has the current stream wait, not the caller: a stream aside does, so that no
-        computation stands behind a message that is still to come, and the caller waits for that.
+        computation stands behind a message that is still to come, and the caller sleeps until that
+        has got there.
         """
         if self._aside is not None:
+            arrived = torch.cuda.Event(blocking=True)
             with torch.cuda.stream(self._aside):
                 for work in self._begun:
                     work.wait()
-            self._aside.synchronize()
+                arrived.record()
+            arrived.synchronize()
             return
         for work in self._begun:
             work.wait(timeout)
