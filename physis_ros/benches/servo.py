@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from physis_core.delivery.chunk import PlannedChunk
@@ -137,7 +138,7 @@ def _quantiles(values: np.ndarray) -> dict[str, float]:
 
 def _show(result: dict[str, Any]) -> None:
     table = Table(title=f'{result["hz"]:g} Hz for {result["seconds"]:g} s, load: {result["load"]}')
-    for column in ('', 'rate [Hz]', 'period p50', 'p99', 'p99.9', 'max [ms]', 'missed',
+    for column in ('', 'rate [Hz]', 'period p50', 'p99', 'p99.9', escape('max [ms]'), 'missed',
                    'scheduling'):
         table.add_column(column, justify='right')
     for name in ('servo_fifo', 'servo', 'rclpy_timer'):

@@ -13,6 +13,7 @@ import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.signals import SignalHandlerOptions
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
@@ -124,7 +125,7 @@ def _show(result: dict[str, Any]) -> None:
     for name in ('replan_hz', 'chunk_hz', 'servo_hz'):
         table.add_row(f'{name.removesuffix("_hz")} [Hz]', _number(result[name]))
     for name, value in result['age_ms'].items():
-        table.add_row(f'age {name} [ms]', _number(value))
+        table.add_row(escape(f'age {name} [ms]'), _number(value))
     for name in ('on_time_ratio', 'chunks', 'deadline_misses', 'chunks_dropped', 'underruns'):
         table.add_row(name.replace('_', ' '), _number(result[name]))
     Console().print(table)

@@ -65,14 +65,15 @@ def write(bag: BagWriter, found: Sequence[Episode], hz: float, joints: Sequence[
         for index, positions in enumerate(episode.states):
             time_ns = _BEGIN_NS + round(step * NS_PER_S / hz)
             header = Header(stamp=Time(nanoseconds=time_ns).to_msg())
+            # States come first: an observation is made when the images are there.
+            bag.write(JOINTS_TOPIC, JointState(
+                header=header, name=list(joints),
+                position=array.array('d', positions.astype(np.float64).tobytes())), time_ns)
             for camera, images in episode.images.items():
                 image = images[index]
                 bag.write(camera_topic(camera), CompressedImage(
                     header=header, format=image_format(image) or '',
                     data=array.array('B', image)), time_ns)
-            bag.write(JOINTS_TOPIC, JointState(
-                header=header, name=list(joints),
-                position=array.array('d', positions.astype(np.float64).tobytes())), time_ns)
             step += 1
     return step
 

@@ -42,6 +42,7 @@ class SessionRecording:
             InputError: rosbags is not installed, or the folder cannot be written.
         """
         self.folder = folder / time.strftime('session-%Y%m%d-%H%M%S')
+        self._cameras = frozenset(cameras)
         self._joints_input = joints_input
         self._joint_names = list(joint_names)
         self._lock = threading.Lock()
@@ -54,10 +55,13 @@ class SessionRecording:
 
     def observation(self, arrays: Mapping[str, np.ndarray], captured: Time, seen: Time) -> None:
         """Write an observation as the model sees it: stamped with its capture time, recorded when
-        it was seen, so that a replay knows how old it was."""
+        it was seen, so that a replay knows how old it was.
+
+        Images come last: at a replay, they are what makes an observation of all that is there.
+        """
         time_ns = RosTime.from_msg(seen).nanoseconds
         with self._lock:
-            for name, value in arrays.items():
+            for name, value in sorted(arrays.items(), key=lambda item: item[0] in self._cameras):
                 message = (self._joint_state(value) if name == self._joints_input
                            else _image(value))
                 message.header.stamp = captured

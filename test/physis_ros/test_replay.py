@@ -51,6 +51,8 @@ def test_observations_are_recorded_as_the_model_saw_them(session: tuple[Bench, P
     for message, seen in zip(fronts, observed, strict=True):
         pixels = np.frombuffer(message.data, np.uint8).reshape(64, 64, 3)
         assert (pixels == seen.arrays['front']).all()
+    # Images come last, or a replay would put them together with the joints of the time before.
+    assert [recorded.topic == '/joint_states' for recorded in messages[:3]] == [True, False, False]
     (joints,) = {tuple(recorded.message.name) for recorded in messages
                  if recorded.topic == '/joint_states'}
     assert joints == NAMES
