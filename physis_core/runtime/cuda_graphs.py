@@ -160,7 +160,7 @@ class GraphedBlocks:
         self._steps[:rows].copy_(steps)
         self._positions[:rows].copy_(history.positions)
         if history.entries:
-            self._entries[:rows].copy_(torch.tensor(history.entries))
+            self._entries[:rows].copy_(self._pool.indices(history.entries))
         for fixed, context in zip(self._contexts, contexts, strict=False):
             _copy(fixed, _part(context, block))
         replay()

@@ -17,16 +17,20 @@ from families import FAMILIES, small, text
 from torch import Tensor
 
 from physis_core.errors import InputError
+from physis_core.graph import Task
 from physis_core.models.protocol import StageModel
 from physis_core.models.registry import ModelSpec, build, describe
 from physis_core.models.sizes import FAMILY_OF, spec_of
 from physis_core.planning.modes import MODES
 from physis_core.runtime import cuda_graphs
+from physis_core.runtime.boards import Observation
 from physis_core.runtime.cuda_graphs import CudaRecorder, GraphedBlocks, Run
+from physis_core.runtime.dispatch import Work
 from physis_core.runtime.engine import Engine, EngineOptions, StreamOptions
-from physis_core.runtime.executor import RunBlock
+from physis_core.runtime.executor import ModelExecutor, RunBlock
 from physis_core.runtime.kv_pool import KvPool, Row
 from physis_core.runtime.oracle import SequentialOracle
+from physis_core.runtime.packets import ChunkState
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(),
                               reason='this machine has no CUDA device')
@@ -123,6 +127,39 @@ def test_no_block_looks_at_values_or_leaves_its_device(spec: ModelSpec) -> None:
     assert (blocks.recorded, blocks.refusal) == ([(1, 1), (1, 2)], '')
 
 
+@pytest.mark.parametrize('family', FAMILIES)
+def test_an_executor_on_fixed_buffers_agrees_with_the_sequential_loop(family: str) -> None:
+    """As a host on a GPU puts it together; `cpu:0` is a place that is not the default one."""
+    model = build(small(family, window=2))
+    graph = model.description.graph
+    stages = [graph.step_block(stage) for stage in range(graph.stages)]
+    arrays = observation_of(model)
+    tape = Tape()
+    pool = KvPool(graph, model.description.kv_chunk, len(stages))
+    blocks = GraphedBlocks(model, pool, 'cpu', tape)
+    blocks.prepare(range(graph.blocks), 1)
+    executor = ModelExecutor(model, pool, lambda stream: Observation(1, 0, 0, arrays), 'cpu:0',
+                             blocks.run)
+    executor.open(0, 7, stages, text(model))
+    oracle = SequentialOracle(model, 7, 0, text(model))
+    for chunk in range(6):
+        state = ChunkState(0, 0, chunk, observation_ids=[-1] * graph.steps)
+        for state.stage in range(graph.stages):
+            task = Task(chunk, *graph.step_block(state.stage))
+            executor.run([Work(0, 0, task, 0, payload=state)], 0, 0)
+            if state.stage == graph.output_stage:
+                outputs = executor.outputs(state)
+        for name, array in oracle.next_chunk([arrays], [0.0]).items():
+            assert np.abs(outputs[name].numpy() - array).max() < 1e-5
+    assert tape.replays > graph.stages
+
+
+def observation_of(model: StageModel) -> dict[str, np.ndarray]:
+    numbers = np.random.default_rng(0)
+    return {name: numbers.standard_normal(shape.shape).astype(np.float32)
+            for name, shape in model.description.observation.items()}
+
+
 def test_batches_that_have_no_graph_run_eagerly() -> None:
     model = build(small('wan', window=2))
     streams, eager, tape = Streams(model), Streams(model), Tape()
@@ -205,9 +242,7 @@ def largest_error(spec: ModelSpec, engine: Engine) -> float:
     """Difference between five chunks of a stream and the sequential loop on the CPU."""
     model = build(spec)
     oracle = SequentialOracle(model, 0, 0, text(model))
-    numbers = np.random.default_rng(0)
-    observation = {name: numbers.standard_normal(shape.shape).astype(np.float32)
-                   for name, shape in model.description.observation.items()}
+    observation = observation_of(model)
     stream = engine.open_stream(StreamOptions(prompt=text(model)))
     if observation:
         stream.observe(observation, time.monotonic_ns())

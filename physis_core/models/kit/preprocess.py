@@ -7,7 +7,6 @@ Resizing is bilinear between pixel centres, without smoothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import util
@@ -61,8 +60,8 @@ class CameraFormat:
     height: int
     width: int
     bgr: bool = False
-    mean: Sequence[float] = (0.5, 0.5, 0.5)
-    spread: Sequence[float] = (0.5, 0.5, 0.5)
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    spread: tuple[float, ...] = (0.5, 0.5, 0.5)
 
 
 def prepared(images: Tensor, wanted: CameraFormat) -> Tensor:
@@ -115,9 +114,11 @@ def _kernel() -> Any:
     return cupy.RawKernel(_SOURCE, 'camera')
 
 
+@lru_cache(64)
 def _scale_offset(wanted: CameraFormat, device: torch.device) -> tuple[Tensor, Tensor]:
     """``value / 255`` less the mean, over the spread, as ``value * scale + offset``."""
     scale = [1.0 / (255.0 * spread) for spread in wanted.spread]
     offset = [-mean / spread for mean, spread in zip(wanted.mean, wanted.spread, strict=True)]
-    both = torch.tensor([scale, offset], device=device)
-    return both[0], both[1]
+    with torch.inference_mode(False):  # training may come across what inference has made
+        both = torch.tensor([scale, offset], device=device)
+        return both[0], both[1]
