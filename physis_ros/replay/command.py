@@ -12,12 +12,14 @@ from typing import Any
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.signals import SignalHandlerOptions
+from rclpy.time import Time
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
 from physis_core.errors import InputError
+from physis_core.units import NS_PER_S
 from physis_ros.benches.surroundings import surroundings
 from physis_ros.demo.calls import Calls
 from physis_ros.deployment import policy_processes
@@ -69,7 +71,8 @@ def _replay(bag: Bag, rate: float, check: Any) -> list[StreamReport]:
         with Progress(console=Console(stderr=True)) as progress:
             bar = progress.add_task('replay', total=1.0)
             player.play(calls.spin, lambda share: progress.update(bar, completed=share))
-        calls.spin(_TAIL_S)
+        if not reports:  # a short recording: its first report is still to come
+            calls.spin(_TAIL_S)
         return reports
     finally:
         executor.shutdown()
@@ -78,11 +81,17 @@ def _replay(bag: Bag, rate: float, check: Any) -> list[StreamReport]:
 
 
 def _summary(reports: list[StreamReport]) -> dict[str, Any]:
-    """What was reported while chunks were made; counts are those of the end."""
+    """What was reported while chunks were made; counts are those of the end.
+
+    The first windows are left out where there are others: they begin before the recording does.
+    """
     running = [report for report in reports if report.chunk_hz > 0]
     if not running:
         raise InputError('the policy made no chunk from this recording: it needs all of its '
                          'inputs; compare its topics with config/wam.yaml, and use --map')
+    begin_s = _seconds(running[0])
+    running = [report for report in running
+               if _seconds(report) - begin_s >= report.window_s] or running
     last = reports[-1]
     names = list(running[0].sensor_names)
     sensors = [[report.sensor_hz[index] for report in running] for index in range(len(names))]
@@ -100,6 +109,10 @@ def _summary(reports: list[StreamReport]) -> dict[str, Any]:
         'on_time_ratio': _mean([report.on_time_ratio for report in running]),
         'chunks': last.chunks_delivered, 'deadline_misses': last.deadline_misses,
         'chunks_dropped': last.chunks_dropped, 'underruns': last.underruns}
+
+
+def _seconds(report: StreamReport) -> float:
+    return float(Time.from_msg(report.header.stamp).nanoseconds) / NS_PER_S
 
 
 def _known(values: list[float]) -> list[float]:
