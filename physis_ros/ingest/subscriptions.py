@@ -28,6 +28,8 @@ from physis_ros.steady_time import SteadyTime
 # A capture that lies further in the future is of a clock that is not ours.  Simulated time is known
 # only as well as /clock was heard lately.
 _AHEAD_NS = 100 * NS_PER_MS
+# Joint states that may wait while images are converted: 40 ms of them at 500 Hz.
+_JOINTS_DEPTH = 20
 
 
 class Ingest:
@@ -42,8 +44,6 @@ class Ingest:
         self._times = times
         self._on_observation = on_observation
         self._subscriptions: list[Subscription] = []
-        cameras = [self._subscribe_camera(settings, policy, camera)
-                   for camera in settings['camera_names']]
         others = []
         self._joint_source: Source | None = None
         if settings['joints.input']:
@@ -55,7 +55,11 @@ class Ingest:
             if settings['joints.input'] else ())
         self._subscriptions.append(node.create_subscription(
             JointState, settings['joints.topic'], self._take_joints,
-            _quality(settings['joints.reliability'], depth=5)))
+            _quality(settings['joints.reliability'], _JOINTS_DEPTH)))
+        # An executor takes what is there in the order of subscription: cameras come last, so that
+        # the observation which they complete has the joint states that came with them.
+        cameras = [self._subscribe_camera(settings, policy, camera)
+                   for camera in settings['camera_names']]
         self.assembler = Assembler(cameras, others)
 
     def clear(self) -> None:

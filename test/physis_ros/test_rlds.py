@@ -158,5 +158,4 @@ def test_a_policy_sees_real_camera_images(bridge: Path, make_bench: Callable[...
     assert newest['front'].shape == newest['wrist'].shape == (64, 64, 3)
     assert newest['front'].std() > 10  # a scene, not a blank
     assert (newest['front'] != newest['wrist']).any()
-    # Joint states come in another subscription, so they may be those of the step before.
     assert (episode.states[:, :6] == newest['joints']).all(axis=1).any()
