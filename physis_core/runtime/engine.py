@@ -394,11 +394,13 @@ class Engine:
         for stream in self._streams.values():
             if stream.paused or (stream.needs_observation and not stream.board.newest_identity):
                 continue
-            while stream.next_release_ns <= now_ns and stream.has_room:
+            while stream.next_release_ns <= now_ns and (stream.sheds_next or stream.has_room):
                 if not self._send_token(stream, now_ns):
                     break
             if stream.next_release_ns > now_ns:
                 next_ns = min(next_ns, stream.next_release_ns)
+            else:
+                stream.hold_back(now_ns)
         return next_ns
 
     def _send_token(self, stream: Stream, now_ns: int) -> bool:
@@ -419,7 +421,6 @@ class Engine:
             return False
         entrance.announce()
         stream.released += 1
-        stream.held_back += late and bool(period_ns)
         stream.next_release_ns = release_ns + period_ns
         return True
 

@@ -2,8 +2,9 @@
 
 What a stream needs (time, memory, places) is reserved by the planner's admission before anything is
 touched, so a refusal changes nothing and an admitted stream keeps what it was promised.  Nobody is
-ever moved to make room.  A thread watches the devices: while one is overloaded nobody is admitted,
-and the least important streams shed chunks at the entrance.
+ever moved to make room.  A thread watches the devices: while one is overloaded no best-effort
+stream is let in, while those with a promise overload it nobody is, and the least important streams
+shed chunks at the entrance.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class FrontDoor:
         self._lock = threading.Lock()
         self._overloads: list[Overload] = []
         self.engine = Engine(workload, _provision(profile, cluster, slots), options=options)
-        self._watch = OverloadWatch(profile.graph, len(cluster.devices), profile.max_batch)
+        self._watch = OverloadWatch(profile.graph, len(cluster.devices), slots, profile.max_batch)
         self._relief = Relief(self.engine.give_way)
         self._logged = [0] * len(cluster.devices)
         self._closing = threading.Event()
@@ -131,10 +132,10 @@ class FrontDoor:
         with self._lock:
             self._let_go()
             name = f'stream-{next(self._names)}'
-            if visitor.priority <= BEST_EFFORT:
+            best_effort = visitor.priority <= BEST_EFFORT
+            self._refuse_in_overload(best_effort)
+            if best_effort:
                 return self._open_unpromised(name, promise, visitor)
-            if self._overloads:
-                raise Refused(f'no stream is admitted during an overload: {self._overloads[0]}')
             plan = self._admission.admit(name, self._planned, promise)
             try:
                 stream = self._open(plan, promise, visitor)
@@ -214,6 +215,13 @@ class FrontDoor:
                           f'way, and {taken} of {places} places are taken; ask for a longer period '
                           'or start the engine with more slots')
 
+    def _refuse_in_overload(self, best_effort: bool) -> None:
+        for overload in self._overloads:
+            if best_effort or overload.promised:
+                kind = 'best-effort stream' if best_effort else 'stream'
+                raise Refused(f'no {kind} is admitted during an overload: {overload}; try again '
+                              'when it is over')
+
     def _let_go(self) -> None:
         """Give back what streams had that have ended."""
         for name in [name for name, stream in self._admitted.items() if stream.ended is not None]:
@@ -230,7 +238,8 @@ class FrontDoor:
         while not self._closing.wait(_LOOK_S):
             streams = self.streams
             queued = [Queued(stream.slot, stream.plan, stream.epoch, stream.released,
-                             stream.held_back) for stream in streams]
+                             stream.held_back, stream.options.priority > BEST_EFFORT)
+                      for stream in streams]
             self._overloads = self._watch.look(self._new_records(), queued)
             looks += 1
             if looks % _LOOKS_PER_ANSWER == 0:

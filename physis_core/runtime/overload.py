@@ -4,13 +4,16 @@ A stage's queue is what the stage before it has finished and it has not: no devi
 device is overloaded when its queue keeps growing, or when streams are held back at the entrance
 because their chunks do not get through; it recovers when neither is so and the queue has shrunk.
 Streams that were not there a window ago do not count: that they fill up is no overload.
+
+Streams with a promise are judged by themselves too: that best-effort streams do not get through
+beside them says nothing about how they fare.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +26,28 @@ WINDOW_LOOKS = 10
 _GROWTH = 0.2  # of what arrived in the window
 _CALM_LOOKS = 3
 
+Counts = NDArray[np.int64]
+
 
 @dataclass(frozen=True)
 class Queued:
-    """What the engine knows of a stream: ``released`` chunks let in, ``held_back`` beats lost."""
+    """What the engine knows of a stream.
+
+    Attributes:
+        slot: its place in the engine.
+        plan: where its stages are.
+        epoch: counts the resets of its slot.
+        released: chunks let in in this epoch.
+        held_back: beats on which none could enter, since it was opened.
+        promised: whether it was promised anything.
+    """
 
     slot: int
     plan: Plan
     epoch: int
     released: int
     held_back: int
+    promised: bool = True
 
 
 @dataclass(frozen=True)
@@ -48,6 +63,7 @@ class Overload:
         growth: by how many more than at the beginning of the window.
         held_back: beats on which streams could not enter, in the window.
         wait_ms: how long tasks waited that were served last.
+        promised: streams with a promise are too many by themselves.
     """
 
     device: int
@@ -58,19 +74,12 @@ class Overload:
     growth: int
     held_back: int
     wait_ms: float
+    promised: bool = True
 
     def __str__(self) -> str:
         return (f'device {self.device} is overloaded: {self.queued} tasks wait there, most at step '
                 f'{self.step} block {self.block} and of stream {self.stream}; {self.growth:+d} in '
                 f'the last looks, {self.held_back} beats held back, waits of {self.wait_ms:.1f} ms')
-
-
-@dataclass
-class _Progress:
-    """The last chunk of a stream that has ended at each stage."""
-
-    epoch: int
-    done: NDArray[np.int64]
 
 
 @dataclass
@@ -82,98 +91,98 @@ class _Load:
     peak: int = 0
     calm: int = 0
     overloaded: bool = False
-    wait_ms: float = 0.0
 
 
 class OverloadWatch:
-    """Judges devices from looks at regular intervals.  Used by one thread."""
+    """Judges devices from looks at regular intervals.  Used by one thread.
 
-    def __init__(self, graph: StageGraph, devices: int, max_batch: int) -> None:
+    Arrays have one row a stream slot.
+    """
+
+    def __init__(self, graph: StageGraph, devices: int, slots: int, max_batch: int) -> None:
         self._graph = graph
         self._least = 2 * max_batch
-        self._progress: dict[int, _Progress] = {}
-        self._held_back: dict[int, int] = {}
-        self._past: deque[dict[int, NDArray[np.int64]]] = deque(maxlen=WINDOW_LOOKS)
-        self._loads = [_Load() for _ in range(devices)]
+        self._looks = 0
+        self._since = np.zeros(slots, np.int64)  # the look at which a stream's epoch was new
+        self._epochs = np.full(slots, -1, np.int64)
+        self._held_back = np.zeros(slots, np.int64)
+        self._done = np.full((slots, graph.stages), -1, np.int64)  # the last chunk that has ended
+        self._device_of = np.full((slots, graph.stages), -1, np.int64)
+        self._past: deque[Counts] = deque(maxlen=WINDOW_LOOKS)  # queued [slots, devices]
+        self._wait_ms = [0.0] * devices
+        self._loads = [(_Load(), _Load()) for _ in range(devices)]  # of all streams, of promised
 
     def look(self, records: Sequence[NDArray], streams: Sequence[Queued]) -> list[Overload]:
         """The overloaded devices, given the tasks each device has ended since the last look."""
-        self._follow(streams)
-        for ended in records:
-            self._note(ended)
-        queues = {stream.slot: self._queues(stream) for stream in streams}
-        self._past.append({stream.slot: self._by_device(stream, queues[stream.slot])
-                           for stream in streams})
-        settled = self._past[0].keys() & queues.keys()
-        fresh = self._newly_held_back(streams)
+        self._looks += 1
+        held_back = self._follow(streams)
+        self._note(np.concatenate(records))
+        waiting = self._waiting(streams)
+        devices = range(len(self._loads))
+        self._past.append(np.stack([(waiting * (self._device_of == device)).sum(1)
+                                    for device in devices], 1))
+        everybody = np.array([stream.slot for stream in streams], np.int64)
+        promised = np.array([stream.slot for stream in streams if stream.promised], np.int64)
         found = []
-        for device, load in enumerate(self._loads):
+        for device in devices:
             ended = records[device]
-            load.served.append(len(ended))
             if len(ended):
-                load.wait_ms = float((ended['start_ns'] - ended['arrived_ns']).mean()) / NS_PER_MS
-            here = [stream for stream in streams if stream.plan.stages_on(device)]
-            load.held_back.append(sum(fresh[stream.slot] for stream in here
-                                      if stream.slot in settled))
-            queued = sum(int(self._past[-1][stream.slot][device]) for stream in here)
-            growth = sum(int(self._past[-1][slot][device] - self._past[0][slot][device])
-                         for slot in settled)
-            if self._judge(load, queued, growth):
-                step, block = self._graph.step_block(self._longest(device, here, queues))
-                worst = max(here, default=None,
-                            key=lambda stream: int(self._past[-1][stream.slot][device]))
-                found.append(Overload(device, step, block, worst.slot if worst else -1, queued,
-                                      growth, sum(load.held_back), load.wait_ms))
+                self._wait_ms[device] = float(
+                    (ended['start_ns'] - ended['arrived_ns']).mean()) / NS_PER_MS
+            by_all, by_promised = (
+                self._judged(device, load, slots, waiting, held_back, len(ended))
+                for load, slots in zip(self._loads[device], (everybody, promised), strict=True))
+            if by_all or by_promised:
+                found.append(by_promised or replace(by_all, promised=False))
         return found
 
-    def _follow(self, streams: Sequence[Queued]) -> None:
-        """Begin with streams, or epochs, that are new, and forget those that are gone."""
+    def _follow(self, streams: Sequence[Queued]) -> Counts:
+        """Begin with streams, or epochs, that are new; returns the beats newly held back."""
         for stream in streams:
-            known = self._progress.get(stream.slot)
-            if known is None or known.epoch != stream.epoch:
-                self._progress[stream.slot] = _Progress(
-                    stream.epoch, np.full(self._graph.stages, -1, np.int64))
-                for past in self._past:
-                    past.pop(stream.slot, None)
-        for slot in self._progress.keys() - {stream.slot for stream in streams}:
-            del self._progress[slot]
+            slot = stream.slot
+            if self._epochs[slot] == stream.epoch:
+                continue
+            self._epochs[slot], self._since[slot] = stream.epoch, self._looks
+            self._done[slot] = -1
+            self._held_back[slot] = stream.held_back
+            self._device_of[slot] = [stream.plan.device_of(stage)
+                                     for stage in range(self._graph.stages)]
+        before = self._held_back.copy()
+        for stream in streams:
+            self._held_back[stream.slot] = stream.held_back
+        return self._held_back - before
 
     def _note(self, records: NDArray) -> None:
-        for slot in np.unique(records['stream']):
-            progress = self._progress.get(int(slot))
-            if progress is None:
-                continue
-            own = records[(records['stream'] == slot) & (records['epoch'] == progress.epoch)]
-            stages = own['step'].astype(np.int64) * self._graph.blocks + own['block']
-            np.maximum.at(progress.done, stages, own['chunk'])
+        records = records[records['epoch'] == self._epochs[records['stream']]]
+        stages = records['step'].astype(np.int64) * self._graph.blocks + records['block']
+        np.maximum.at(self._done, (records['stream'], stages), records['chunk'])
 
-    def _queues(self, stream: Queued) -> NDArray[np.int64]:
-        """Tasks of a stream that have arrived at each stage and not ended there."""
-        done = self._progress[stream.slot].done
-        before = np.concatenate(([stream.released - 1], done[:-1]))
-        return np.maximum(before - done, 0)
-
-    def _newly_held_back(self, streams: Sequence[Queued]) -> dict[int, int]:
-        fresh = {stream.slot: max(0, stream.held_back - self._held_back.get(stream.slot, 0))
-                 for stream in streams}
-        self._held_back = {stream.slot: stream.held_back for stream in streams}
-        return fresh
-
-    def _by_device(self, stream: Queued, queues: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Tasks of a stream that are queued at each device."""
-        devices = [stream.plan.device_of(stage) for stage in range(self._graph.stages)]
-        return np.bincount(devices, queues, len(self._loads)).astype(np.int64)
-
-    def _longest(self, device: int, streams: Sequence[Queued],
-                 queues: Mapping[int, NDArray[np.int64]]) -> int:
-        """The stage of a device at which most tasks are queued."""
-        total = np.zeros(self._graph.stages, np.int64)
+    def _waiting(self, streams: Sequence[Queued]) -> Counts:
+        """Tasks that have arrived at each stage and not ended there [slots, stages]."""
+        arrived = np.full_like(self._done, -1)
         for stream in streams:
-            own = np.array(stream.plan.stages_on(device))
-            total[own] += queues[stream.slot][own]
-        return int(total.argmax())
+            arrived[stream.slot, 0] = stream.released - 1
+            arrived[stream.slot, 1:] = self._done[stream.slot, :-1]
+        return np.maximum(arrived - self._done, 0) * (arrived >= 0)
 
-    def _judge(self, load: _Load, queued: int, growth: int) -> bool:
+    def _judged(self, device: int, load: _Load, slots: Counts, waiting: Counts, held_back: Counts,
+                served: int) -> Overload | None:
+        """What some streams do to a device; None: it keeps up with them."""
+        here = slots[(self._device_of[slots] == device).any(1)]
+        settled = here[self._since[here] <= self._looks - len(self._past) + 1]
+        queued = int(self._past[-1][here, device].sum())
+        growth = int((self._past[-1] - self._past[0])[settled, device].sum())
+        load.served.append(served)
+        load.held_back.append(int(held_back[settled].sum()))
+        if not self._is_overloaded(load, queued, growth):
+            return None
+        own = waiting[here] * (self._device_of[here] == device)
+        step, block = self._graph.step_block(int(own.sum(0).argmax()))
+        stream = int(here[own.sum(1).argmax()]) if len(here) else -1
+        return Overload(device, step, block, stream, queued, growth, sum(load.held_back),
+                        self._wait_ms[device])
+
+    def _is_overloaded(self, load: _Load, queued: int, growth: int) -> bool:
         """Whether a device is overloaded, given its latest looks."""
         growing = (len(self._past) == WINDOW_LOOKS and growth >= self._least
                    and growth > _GROWTH * (sum(load.served) + growth))

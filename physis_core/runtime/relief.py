@@ -25,7 +25,6 @@ class Relief:
     def __init__(self, give_way: GiveWay) -> None:
         self._give_way = give_way
         self._keeps: dict[Stream, int] = {}
-        self._held_back: dict[Stream, int] = {}
 
     @property
     def shedding(self) -> dict[int, int]:
@@ -39,26 +38,22 @@ class Relief:
         if not overloads:
             self._relax()
             return
-        for device in {overload.device for overload in overloads}:
-            victim = self._victim(device, streams)
+        for overload in overloads:
+            victim = self._victim(overload, streams)
             if victim is not None:
                 self._set(victim, min(MOST_SHED, 2 * self._keeps.get(victim, 1)))
-        self._held_back = {stream: stream.held_back for stream in streams}
 
-    def _victim(self, device: int, streams: Sequence[Stream]) -> Stream | None:
+    def _victim(self, overload: Overload, streams: Sequence[Stream]) -> Stream | None:
         """The stream that sheds next: of the lowest priority, the newest that sheds not all it can.
 
-        Where there are best-effort streams, one with a promise sheds only if such are held back:
-        that best-effort streams do not get through is what they are for.  The last stream of a
-        device never sheds: then it is not the others who are too many.
+        One with a promise sheds only where such streams alone are too many: that best-effort
+        streams do not get through is what they are for.  The last stream of a device never sheds:
+        then it is not the others who are too many.
         """
-        here = [stream for stream in streams if stream.plan.stages_on(device)]
-        guests = [stream for stream in here if stream.options.priority <= BEST_EFFORT]
-        promised_wait = any(stream.held_back > self._held_back.get(stream, stream.held_back)
-                            for stream in here if stream.options.priority > BEST_EFFORT)
+        here = [stream for stream in streams if stream.plan.stages_on(overload.device)]
         able = [(stream.options.priority, -age, stream) for age, stream in enumerate(here)
                 if self._keeps.get(stream, 1) < MOST_SHED
-                and (not guests or promised_wait or stream in guests)]
+                and (overload.promised or stream.options.priority <= BEST_EFFORT)]
         if not able or len(here) < 2:
             return None
         return min(able, key=lambda one: one[:2])[2]

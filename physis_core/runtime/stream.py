@@ -104,7 +104,8 @@ class Stream:
         self.paused = False
         self.next_release_ns = 0
         self.needs_observation = needs_observation
-        self.held_back = 0
+        self.held_back = 0  # beats on which no chunk could enter
+        self._held_from_ns = 0
         self.keep_one_in = 1
         self.shed = 0
 
@@ -205,6 +206,18 @@ class Stream:
         return (self.in_flight < self.plan.max_in_flight
                 and self.in_flight + len(self._queue) < self.options.queue_chunks
                 + self.plan.max_in_flight)
+
+    def hold_back(self, now_ns: int) -> None:
+        """Count the beats that pass while the devices have no room for a chunk that should enter.
+
+        A full queue of finished chunks is no such beat: then it is the user who is slow.
+        """
+        if not self.period_ns or (self.in_flight < self.plan.max_in_flight and not self.has_room):
+            return
+        begin_ns = max(self.next_release_ns, self._held_from_ns)
+        beats = (now_ns - begin_ns) // self.period_ns
+        self.held_back += beats
+        self._held_from_ns = begin_ns + beats * self.period_ns
 
     def restart(self, epoch: int) -> None:
         """Begin an epoch, with nothing in flight and nothing seen."""

@@ -31,7 +31,7 @@ def ended(*tasks: tuple[int, int, int, int]) -> np.ndarray:
 
 
 def watch() -> OverloadWatch:
-    return OverloadWatch(GRAPH, devices=2, max_batch=LEAST // 2)
+    return OverloadWatch(GRAPH, devices=2, slots=8, max_batch=LEAST // 2)
 
 
 def look(watch: OverloadWatch, released: int, done: Sequence[int], held_back: int = 0
@@ -83,6 +83,17 @@ def test_an_epoch_starts_with_empty_queues() -> None:
     assert watch_._past[-1][3].tolist() == [1, 0]
 
 
+def test_streams_with_a_promise_are_judged_apart_from_best_effort_ones() -> None:
+    """The guest, stream 3, gets nothing through; the promised stream 4 keeps up."""
+    watch_ = watch()
+    for beat in range(2 * WINDOW_LOOKS):
+        own = [(4, beat, *GRAPH.step_block(stage)) for stage in range(4)]
+        found = watch_.look([ended(*own[::2]), ended(*own[1::2])],
+                            [Queued(3, PLAN, 0, 3, beat, promised=False),
+                             Queued(4, PLAN, 0, beat + 1, 0)])
+    assert [(one.device, one.stream, one.promised) for one in found] == [(0, 3, False)]
+
+
 class _Ways:
     """What relief asked of the engine."""
 
@@ -96,7 +107,7 @@ class _Ways:
 def stream(slot: int, priority: int) -> Stream:
     from physis_core.runtime.boards import ObservationBoard
     from physis_core.runtime.stream import StreamOptions
-    return Stream(slot, StreamOptions(priority=priority), PLAN, ObservationBoard.create({}), False,
+    return Stream(slot, StreamOptions(priority=priority, period_ns=200_000_000), PLAN, ObservationBoard.create({}), False,
                   lambda stream, what: None)
 
 
@@ -119,16 +130,14 @@ def test_the_newest_stream_of_the_lowest_priority_sheds_first_and_recovers_step_
     assert high not in ways.asked
 
 
-def test_streams_with_a_promise_shed_beside_best_effort_ones_only_if_they_are_held_back() -> None:
+def test_streams_with_a_promise_shed_only_where_they_are_too_many_by_themselves() -> None:
     ways = _Ways()
     relief = Relief(ways)
     promised, guest = stream(0, 0), stream(1, -1)
-    overload = Overload(0, 0, 0, 0, 9, 5, 0, 1.0)
     for _ in range(5):
-        relief.answer([overload], [promised, guest])
+        relief.answer([Overload(0, 0, 0, 0, 9, 5, 0, 1.0, promised=False)], [promised, guest])
     assert relief.shedding == {1: MOST_SHED}
-    promised.held_back += 1
-    relief.answer([overload], [promised, guest])
+    relief.answer([Overload(0, 0, 0, 0, 9, 5, 0, 1.0)], [promised, guest])
     assert relief.shedding == {1: MOST_SHED, 0: 2}
 
 
@@ -147,7 +156,7 @@ def test_best_effort_streams_are_shed_and_the_promised_ones_are_not() -> None:
         until(lambda: front.overloads)
         assert front.overloads[0].device in (0, 1)
         with pytest.raises(Refused, match=r'during an overload: device \d is overloaded'):
-            front.open_stream('virtual', SLO_400_MS)
+            front.open_stream('virtual', SLO_400_MS, visitor=Visitor(priority=-1))
         until(lambda: front.shedding)
         assert set(front.shedding) <= {guest.slot for guest in guests}
         until(lambda: sum(guest.shed for guest in guests) > 5)
@@ -156,4 +165,31 @@ def test_best_effort_streams_are_shed_and_the_promised_ones_are_not() -> None:
             guest.close()
         until(lambda: not front.overloads and not front.shedding)
         assert not any(one.shed for one in promised)
+        front.open_stream('virtual', SLO_400_MS, visitor=Visitor(priority=-1))
+
+
+def test_best_effort_streams_never_keep_one_with_a_promise_out() -> None:
+    with door() as front:
+        guests = [front.open_stream('virtual', SLO_400_MS, visitor=Visitor(priority=-1))
+                  for _ in range(40)]
+        until(lambda: front.overloads)
         front.open_stream('virtual', SLO_400_MS)
+        until(lambda: sum(guest.held_back for guest in guests) > 5)
+
+
+def test_beats_on_which_nothing_may_enter_are_counted_as_they_pass() -> None:
+    held = stream(0, 0)
+    period_ns = held.period_ns
+    held.next_release_ns = 10 * period_ns
+    finished = held._queue
+    finished.extend([None] * (held.options.queue_chunks + 1))  # type: ignore[list-item]
+    held.hold_back(12 * period_ns)
+    assert held.held_back == 0  # it is the user who is slow
+    finished.clear()
+    held.released = held.plan.max_in_flight
+    for now, beats in ((10.5, 0), (11.0, 1), (11.5, 1), (13.2, 3), (14.0, 4)):
+        held.hold_back(round(now * period_ns))
+        assert held.held_back == beats
+    held.next_release_ns = 20 * period_ns  # one has entered meanwhile
+    held.hold_back(round(21.5 * period_ns))
+    assert held.held_back == 5

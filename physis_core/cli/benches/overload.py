@@ -22,10 +22,13 @@ from physis_core.planning.cluster import bare_cluster
 from physis_core.planning.profile import given_profile
 from physis_core.planning.slo import SLO
 from physis_core.runtime.front_door import FrontDoor, Visitor
+from physis_core.runtime.relief import BEST_EFFORT
 from physis_core.runtime.virtual import VirtualModel
 
 AMPLE_GB = 1e6
 _LOOK_S = 0.05
+_ROUNDING = 1e-9
+GUEST = Visitor(priority=BEST_EFFORT)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,9 +75,9 @@ def overload(args: argparse.Namespace) -> dict[str, Any]:
         promised, refusal = _fill(door, slo, most)
         stack.callback(leave, promised)
         ride(promised, 2.0)
-        guests = [Rider(door.open_stream('virtual', slo, visitor=Visitor(priority=-1)), {})
-                  for _ in range(math.ceil((args.load - 1) * len(promised)))]
-        watched = _Watched(door, [*promised, *guests])
+        guests = [Rider(door.open_stream('virtual', slo, visitor=GUEST), {})
+                  for _ in range(math.ceil((args.load - 1) * len(promised) - _ROUNDING))]
+        watched = _Watched(door, [*promised, *guests], slo)
         first_ns, last_ns = ride([*promised, *guests], args.seconds, watched.look)
         leave(guests)
         recovery_s = _recover(door, promised)
@@ -87,10 +90,13 @@ def overload(args: argparse.Namespace) -> dict[str, Any]:
     return {
         'promised': len(promised), 'best_effort': len(guests), 'refusal': refusal,
         'refusal_in_overload': watched.refusal, 'named': watched.named,
+        'named_after_s': watched.named_after_s,
         'on_time_promised': min(one.on_time_ratio for one in during),
         'on_time_promised_after': min(one.on_time_ratio for one in after),
         'best_effort_outputs_on_time': guest_outputs,
         'shed': sum(rider.stream.shed for rider in guests),
+        'held_back': sum(rider.stream.held_back for rider in guests),
+        'held_back_promised': sum(rider.stream.held_back for rider in promised),
         'shed_promised': sum(rider.stream.shed for rider in promised),
         'in_flight_most': watched.in_flight, 'in_flight_limit': watched.limit,
         'recovery_s': recovery_s, 'admits_again': admits_again}
@@ -99,10 +105,13 @@ def overload(args: argparse.Namespace) -> dict[str, Any]:
 class _Watched:
     """What is seen during the overload."""
 
-    def __init__(self, door: FrontDoor, riders: list[Rider]) -> None:
+    def __init__(self, door: FrontDoor, riders: list[Rider], slo: SLO) -> None:
         self._door = door
         self._riders = riders
+        self._slo = slo
+        self._begin_s = time.monotonic()
         self._due_s = 0.0
+        self.named_after_s = math.inf
         self.in_flight = 0
         self.limit = sum(rider.stream.plan.max_in_flight for rider in riders)
         self.named = ''
@@ -117,8 +126,9 @@ class _Watched:
         overloads = self._door.overloads
         if overloads and not self.named:
             self.named = str(overloads[0])
+            self.named_after_s = time.monotonic() - self._begin_s
             try:
-                self._door.open_stream('virtual', SLO(3_600_000_000)).close()
+                self._door.open_stream('virtual', self._slo, visitor=GUEST).close()
             except Refused as error:
                 self.refusal = str(error)
 
