@@ -18,6 +18,7 @@ from physis_core.runtime.stream import FinishedChunk, Stream
 from physis_core.units import NS_PER_S, s_from_ns
 
 _SWEEP_S = 0.004
+_LATEST = 64  # chunks of a stream that are looked at for lateness
 
 Observation = Mapping[str, np.ndarray]
 
@@ -92,11 +93,12 @@ def any_observation(description: ModelDescription) -> dict[str, np.ndarray]:
             else np.zeros(spec.shape, spec.dtype) for name, spec in description.observation.items()}
 
 
-def ride(riders: Sequence[Rider], seconds: float, between: Callable[[], None] | None = None
-         ) -> tuple[int, int]:
+def ride(riders: Sequence[Rider], seconds: float, between: Callable[[], None] | None = None,
+         enough: Callable[[int], bool] | None = None) -> tuple[int, int]:
     """Serve all streams for a while; returns when that began and ended [ns].
 
-    ``between`` is called after every look at the streams.
+    ``between`` is called after every look at the streams; when ``enough`` is true of the time of
+    the beginning, it ends early.
     """
     first_ns = time.monotonic_ns()
     last_ns = first_ns + round(seconds * NS_PER_S)
@@ -104,6 +106,8 @@ def ride(riders: Sequence[Rider], seconds: float, between: Callable[[], None] | 
         sweep(riders)
         if between is not None:
             between()
+        if enough is not None and enough(first_ns):
+            return first_ns, time.monotonic_ns()
         time.sleep(_SWEEP_S)
     return first_ns, last_ns
 
@@ -122,9 +126,11 @@ def leave(riders: Sequence[Rider]) -> None:
         rider.stream.close()
 
 
-def measure(engine: Engine, riders: Sequence[Rider], devices: int, seconds: float, warm_up_s: float
-            ) -> Measured:
+def measure(engine: Engine, riders: Sequence[Rider], devices: int, seconds: float,
+            warm_up_s: float, allowed: float | None = None) -> Measured:
     """Serve streams, and account for what was due after the warm-up.
+
+    ``allowed``: give up as soon as more chunks are late or held back; what was seen is accounted.
 
     Raises:
         StreamError: a stream delivers nothing.
@@ -138,7 +144,10 @@ def measure(engine: Engine, riders: Sequence[Rider], devices: int, seconds: floa
             records.append(log.latest(log.total - taken[device]))
             taken[device] += len(records[-1])
 
-    first_ns, last_ns = ride(riders, seconds, _Every(0.25, keep_records))
+    losses = _Losses(riders, allowed)
+    first_ns, last_ns = ride(riders, seconds, _Every(0.25, keep_records),
+                             None if allowed is None else losses.are_too_many)
+    keep_records()
     longest_lead_ns = max((rider.stream.options.lead_ns or 0) for rider in riders)
     ride(riders, 2 * s_from_ns(longest_lead_ns))  # what was due is counted when it is finished
     accounts = tuple(rider.goodput(first_ns, last_ns) for rider in riders)
@@ -147,6 +156,26 @@ def measure(engine: Engine, riders: Sequence[Rider], devices: int, seconds: floa
             raise StreamError(f'stream {rider.stream.slot} delivered nothing in {seconds} s')
     return Measured(PoolGoodput(accounts, devices, s_from_ns(last_ns - first_ns)),
                     batch_numbers(np.concatenate(records)))
+
+
+class _Losses:
+    """Beats that some streams have lost since it was made, looked at four times a second."""
+
+    def __init__(self, riders: Sequence[Rider], allowed: float | None) -> None:
+        self._riders = riders
+        self._allowed = allowed or 0.0
+        self._held_back = sum(rider.stream.held_back for rider in riders)
+        self._due_s = 0.0
+
+    def are_too_many(self, begin_ns: int) -> bool:
+        """Whether more chunks than allowed are late or were not let in."""
+        if time.monotonic() < self._due_s:
+            return False
+        self._due_s = time.monotonic() + 0.25
+        lost = sum(rider.stream.held_back for rider in self._riders) - self._held_back
+        late = sum(due >= begin_ns and end > due for rider in self._riders
+                   for _, end, due in rider.chunks[-_LATEST:])
+        return lost + late > self._allowed
 
 
 class _Every:

@@ -36,6 +36,7 @@ from physis_core.runtime.engine import EngineOptions
 from physis_core.runtime.front_door import (
     HEADROOM,
     FrontDoor,
+    predicted_plan,
     promised_response_us,
     with_headroom,
 )
@@ -97,7 +98,8 @@ def run_simulated(args: argparse.Namespace, count: int | None) -> dict[str, Any]
     plans: list[Plan] = []
     while count is None or len(plans) < count:
         try:
-            plans.append(admission.admit(f'stream-{len(plans)}', planned, slo))
+            plan = admission.admit(f'stream-{len(plans)}', planned, slo)
+            plans.append(predicted_plan(plan, profile, slo))
         except NoRoom as error:
             refusal = str(error)
             break

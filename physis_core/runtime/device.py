@@ -19,7 +19,14 @@ from physis_core.errors import OrderViolation, PhysisError, StreamError
 from physis_core.graph import StageGraph, Task
 from physis_core.planning.plan import Plan
 from physis_core.runtime.boards import ControlBoard
-from physis_core.runtime.dispatch import Batch, Dispatcher, ReadyQueue, WaitUntil, Work
+from physis_core.runtime.dispatch import (
+    Batch,
+    Dispatcher,
+    ReadyQueue,
+    WaitUntil,
+    Work,
+    planned_end_ns,
+)
 from physis_core.runtime.executor import Executor
 from physis_core.runtime.links.ends import ENGINE
 from physis_core.runtime.links.protocol import Inlet, Message, Outlet
@@ -39,6 +46,7 @@ class _Stream:
     """What a device knows of an open stream."""
 
     remaining_ns: list[int]  # by stage
+    response_ns: int  # planned; 0: nothing is
     receiver: list[int | None]  # by stage; None: it stays here, or ends here
     kv_receivers: list[list[int]]  # by stage; other devices that read the KV written there
     failed_epoch: int = -1
@@ -121,7 +129,8 @@ class Device:
                      for stage in range(self._graph.stages)]
         graph = self._graph
         self._streams[stream] = _Stream(
-            remaining, [self._next_device(plan, stage) for stage in range(graph.stages)],
+            remaining, response_ns if timed else 0,
+            [self._next_device(plan, stage) for stage in range(graph.stages)],
             [[device for device in plan.kv_devices(*graph.step_block(stage))
               if device != self.index] for stage in range(graph.stages)])
 
@@ -232,10 +241,12 @@ class Device:
         inlet.release(message.slot)
 
     def _arrive(self, state: ChunkState, arrived_ns: int) -> None:
-        stage = state.stage
+        stage, known = state.stage, self._streams[state.stream]
+        remaining_ns = known.remaining_ns[stage]
         work = Work(state.stream, state.epoch, Task(state.chunk, *self._places[stage]),
-                    state.deadline_ns, self._streams[state.stream].remaining_ns[stage],
-                    arrived_ns, state, self._yields[state.stream] != 0)
+                    state.deadline_ns, remaining_ns, arrived_ns, state,
+                    self._yields[state.stream] != 0,
+                    planned_end_ns(state.release_ns, known.response_ns, remaining_ns))
         if not self._guarded(state.stream, state.epoch, self._queue.arrive, work):
             self._discard([work])
 

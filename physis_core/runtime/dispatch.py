@@ -32,7 +32,9 @@ class Work:
         arrived_ns: when it arrived here.
         ready_ns: when the history it waited for was here too.
         payload: what the executor needs besides; dispatch does not look at it.
-        yields: its stream gives way: served after all others, in small batches of its own kind.
+        yields: its stream gives way: served after all others unless those are ahead of their
+            plan, in small batches of its own kind.
+        planned_ns: until when its end may be put off for others (:func:`planned_end_ns`).
     """
 
     stream: int
@@ -44,10 +46,20 @@ class Work:
     ready_ns: int = field(default=0, kw_only=True)
     payload: Any = None
     yields: bool = False
+    planned_ns: int = 0
 
     def latest_end_ns(self) -> int:
         """The latest end of this task with which the chunk can still be on time."""
         return self.deadline_ns - self.remaining_ns
+
+
+def planned_end_ns(release_ns: int, response_ns: int, remaining_ns: int) -> int:
+    """When a task ends that is as far behind its plan as it may be for the sake of others.
+
+    A quarter of the planned response: with less, devices stay busy with small batches and work
+    that gives way starves; with more, little is left for jitter.
+    """
+    return release_ns + response_ns + response_ns // 4 - remaining_ns
 
 
 @dataclass(slots=True)
@@ -227,6 +239,9 @@ class SlackDispatcher:
     first (by default the one furthest along, so that chunks leave before others enter).  A stream
     without deadlines gives its release time as deadline: oldest chunk first, largest batch.
 
+    Work that gives way goes first only while nobody else falls behind plan by that.  If it never
+    did, it would starve on a device that is half loaded, but always busy with small batches.
+
     A chunk that has just entered (step 0, block 0) may wait for company; one that is under way
     never does, because its company would be at another block by then.
     """
@@ -242,17 +257,34 @@ class SlackDispatcher:
         """The most urgent task and those that may share its call."""
         if len(ready) == 1 and not self._rule.wait_us:
             return Batch(tuple(ready))
-        heads = list(ready)
         until_ns: int | None = None
-        while heads:
-            members = self._grow(now_ns, min(heads, key=self._urgency), ready)
-            wait_ns = self._wait_limit_ns(members)
-            if now_ns >= wait_ns:
-                return Batch(tuple(members))
-            considered = set(map(id, members))
-            heads = [work for work in heads if id(work) not in considered]
-            until_ns = wait_ns if until_ns is None else min(until_ns, wait_ns)
+        for heads in self._tiers(now_ns, ready):
+            while heads:
+                members = self._grow(now_ns, min(heads, key=self._urgency), ready)
+                wait_ns = self._wait_limit_ns(members)
+                if now_ns >= wait_ns:
+                    return Batch(tuple(members))
+                considered = set(map(id, members))
+                heads = [work for work in heads if id(work) not in considered]
+                until_ns = wait_ns if until_ns is None else min(until_ns, wait_ns)
         return WaitUntil(until_ns)
+
+    def _tiers(self, now_ns: int, ready: Collection[Work]) -> list[list[Work]]:
+        """All work, or that which gives way in front, if nobody else falls behind by that."""
+        yielding = [work for work in ready if work.yields]
+        if not yielding:
+            return [list(ready)]
+        first = min(yielding, key=self._urgency)
+        end_ns = now_ns + self._predict(first.task.block, self._most(first))
+        others = [work for work in ready if not work.yields]
+        if any(end_ns + self._predict(work.task.block, self._rule.max_batch) > work.planned_ns
+               for work in others):
+            return [others, yielding]
+        return [yielding, others]
+
+    def _most(self, head: Work) -> int:
+        """Members that a batch may have."""
+        return 1 + self._rule.max_batch // 4 if head.yields else self._rule.max_batch
 
     def _urgency(self, work: Work) -> tuple[bool, int, int, int]:
         _, step, block = work.task
@@ -262,7 +294,7 @@ class SlackDispatcher:
         """The head, and what may join it without making the tightest member late."""
         block = head.task.block
         company = self._company(head, ready)
-        most = self._rule.max_batch if not head.yields else 1 + self._rule.max_batch // 4
+        most = self._most(head)
         limit_ns = min([work.latest_end_ns() for work in company]) - now_ns
         late_anyway = self._predict(block, 1) > head.latest_end_ns() - now_ns
         if len(company) <= most and (

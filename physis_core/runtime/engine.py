@@ -394,8 +394,8 @@ class Engine:
         for stream in self._streams.values():
             if stream.paused or (stream.needs_observation and not stream.board.newest_identity):
                 continue
-            while stream.next_release_ns <= now_ns and (stream.sheds_next or stream.has_room):
-                if not self._send_token(stream, now_ns):
+            while stream.next_release_ns <= now_ns:
+                if not self._take_beat(stream, now_ns):
                     break
             if stream.next_release_ns > now_ns:
                 next_ns = min(next_ns, stream.next_release_ns)
@@ -403,25 +403,33 @@ class Engine:
                 stream.hold_back(now_ns)
         return next_ns
 
-    def _send_token(self, stream: Stream, now_ns: int) -> bool:
-        """Let one chunk in and plan the next; lateness moves the beat, it does not pile up."""
-        options = stream.options
+    def _take_beat(self, stream: Stream, now_ns: int) -> bool:
+        """Let one chunk in, or none on this beat, and plan the next; False: there is no room.
+
+        Lateness moves the beat, it does not pile up.
+        """
         period_ns = stream.period_ns
         late = now_ns - stream.next_release_ns > period_ns
         release_ns = now_ns if late or not period_ns else stream.next_release_ns
         if stream.sheds_next:
             stream.shed += 1
-            stream.next_release_ns = release_ns + period_ns
-            return True
-        due_ns = release_ns + (options.lead_ns or 0)
+        elif period_ns and stream.is_late(now_ns):
+            stream.held_back += 1
+        elif not stream.has_room or not self._send_token(stream, release_ns):
+            return False
+        stream.next_release_ns = release_ns + period_ns
+        return True
+
+    def _send_token(self, stream: Stream, release_ns: int) -> bool:
+        """Let one chunk in; False: its first device has no place for it."""
+        due_ns = release_ns + (stream.options.lead_ns or 0)
         state = ChunkState(stream.slot, stream.epoch, stream.released, 0, due_ns, release_ns,
                            due_ns, observation_ids=[-1] * self._description.graph.steps)
         entrance = self._wiring.entrances[stream.plan.device_of(0)]
         if not entrance.try_send(state, {}):
             return False
         entrance.announce()
-        stream.released += 1
-        stream.next_release_ns = release_ns + period_ns
+        stream.enter(due_ns)
         return True
 
     def _collect(self) -> bool:

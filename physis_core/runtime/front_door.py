@@ -53,7 +53,7 @@ class Visitor:
         prompt: the model's prompt inputs by name.
         queue_chunks: finished chunks kept for it.
         priority: under overload streams of a lower one give way first; a negative one is best
-            effort: nothing is reserved, and the stream always gives way.
+            effort: nothing is reserved, and the stream runs while others are ahead of their plan.
     """
 
     seed: int = 0
@@ -197,13 +197,12 @@ class FrontDoor:
 
     def _open(self, plan: Plan, promise: SLO, visitor: Visitor) -> Stream:
         self._check_places(plan)
-        response_us = full_batch_response_us(self._profile)
-        predicted = replace(plan, prediction=Prediction(promise.period_us, response_us))
+        predicted = predicted_plan(plan, self._profile, promise)
         lead_us = promised_response_us(self._profile, promise)
         return self.engine.open_stream(StreamOptions(
             seed=visitor.seed, prompt=visitor.prompt, queue_chunks=visitor.queue_chunks,
             priority=visitor.priority, period_ns=promise.period_us * NS_PER_US,
-            lead_ns=lead_us * NS_PER_US), predicted)
+            lead_ns=lead_us * NS_PER_US, skip_late=True), predicted)
 
     def _check_places(self, plan: Plan) -> None:
         provision = self.engine.provision
@@ -258,6 +257,12 @@ class FrontDoor:
 def promised_response_us(profile: Profile, promise: SLO) -> int:
     """How long after its planned entrance a chunk is due [us]."""
     return promise.max_response_us or _WAITS * full_batch_response_us(profile)
+
+
+def predicted_plan(plan: Plan, profile: Profile, promise: SLO) -> Plan:
+    """The plan with what is expected of it: every stage of a chunk in a full batch."""
+    return replace(plan, prediction=Prediction(
+        promise.period_us, full_batch_response_us(profile)))
 
 
 def full_batch_response_us(profile: Profile) -> int:

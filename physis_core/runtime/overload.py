@@ -132,8 +132,10 @@ class OverloadWatch:
             by_all, by_promised = (
                 self._judged(device, load, slots, waiting, held_back, len(ended))
                 for load, slots in zip(self._loads[device], (everybody, promised), strict=True))
-            if by_all or by_promised:
-                found.append(by_promised or replace(by_all, promised=False))
+            if by_promised is not None:
+                found.append(by_promised)
+            elif by_all is not None:
+                found.append(replace(by_all, promised=False))
         return found
 
     def _follow(self, streams: Sequence[Queued]) -> Counts:

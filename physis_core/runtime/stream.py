@@ -29,6 +29,8 @@ class StreamOptions:
         queue_chunks: finished chunks kept for :meth:`Stream.next_chunk`; while it is full no
             further chunk is let in.
         priority: under overload streams of a lower one give way first.
+        skip_late: let no chunk in while an earlier one is overdue: one beat is lost instead of one
+            late chunk after the other.
     """
 
     seed: int = 0
@@ -37,12 +39,15 @@ class StreamOptions:
     prompt: Mapping[str, np.ndarray] = field(default_factory=dict)
     queue_chunks: int = 8
     priority: int = 0
+    skip_late: bool = False
 
     def __post_init__(self) -> None:
         for name in ('seed', 'period_ns', 'lead_ns'):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise InputError(f'{name} is {value}; it is at least 0')
+        if self.skip_late and self.lead_ns is None:
+            raise InputError('skip_late is set and lead_ns is not: without it no chunk is overdue')
         if self.queue_chunks < 1:
             raise InputError(f'queue_chunks is {self.queue_chunks}; it is at least 1')
 
@@ -106,6 +111,7 @@ class Stream:
         self.needs_observation = needs_observation
         self.held_back = 0  # beats on which no chunk could enter
         self._held_from_ns = 0
+        self._due_ns: deque[int] = deque()  # of the chunks under way
         self.keep_one_in = 1
         self.shed = 0
 
@@ -200,6 +206,10 @@ class Stream:
         """Whether the next chunk is shed: not let in, its beat left empty."""
         return (self.released + self.shed) % self.keep_one_in > 0
 
+    def is_late(self, now_ns: int) -> bool:
+        """Whether the next beat is left empty because an earlier chunk is overdue."""
+        return self.options.skip_late and bool(self._due_ns) and self._due_ns[0] < now_ns
+
     @property
     def has_room(self) -> bool:
         """Whether another chunk may be let in."""
@@ -226,11 +236,18 @@ class Stream:
         self.board.clear()
         self.epoch = epoch
         self.released = self.completed = 0
+        self._due_ns.clear()
         self.next_release_ns = time.monotonic_ns()
+
+    def enter(self, due_ns: int) -> None:
+        """Note that a chunk has been let in."""
+        self.released += 1
+        self._due_ns.append(due_ns)
 
     def deliver(self, chunk: FinishedChunk) -> None:
         """Take a finished chunk."""
         self.completed += 1
+        self._due_ns.popleft()
         with self._arrival:
             self._queue.append(chunk)
             self._arrival.notify_all()

@@ -21,6 +21,7 @@ from physis_core.runtime.dispatch import (
     ReadyQueue,
     SlackDispatcher,
     Work,
+    planned_end_ns,
 )
 from physis_core.simulation.jitter import STEADY, FactorTable, Jitter
 
@@ -139,6 +140,7 @@ class _Source:
     is_open: bool = False
     timer_set: bool = False
     remaining_ns: tuple[int, ...] = ()
+    response_ns: int = 0
 
 
 @dataclass
@@ -179,6 +181,7 @@ class Twin:
         self._bases = _block_bases(streams)
         self._sources = [_Source(stream, self._bases[stream.model]) for stream in streams]
         for source in self._sources:
+            source.response_ns = _response_ns(source.stream.plan)
             source.remaining_ns = _remaining_ns(source.stream)
         self._devices = [self._device(index, make_dispatcher) for index in range(count)]
         self._factors = FactorTable(jitter, count)
@@ -290,7 +293,9 @@ class Twin:
         self._devices[index].queue.arrive(Work(
             number, _EPOCH, Task(task.chunk, task.step, task.block + source.base),
             planned_ns + (source.stream.deadline_ns or 0), source.remaining_ns[stage], now_ns,
-            yields=source.stream.yields))
+            yields=source.stream.yields,
+            planned_ns=planned_end_ns(planned_ns, source.response_ns,
+                                      source.remaining_ns[stage])))
         self._touched.add(index)
 
     def _dispatch(self, index: int, now_ns: int) -> None:
@@ -434,9 +439,22 @@ def _block_bases(streams: Sequence[Stream]) -> dict[str, int]:
     return bases
 
 
+def _response_ns(plan: Plan) -> int:
+    """What the plan predicts [ns]; 0: nothing."""
+    return 1000 * plan.prediction.response_us if plan.prediction is not None else 0
+
+
 def _remaining_ns(stream: Stream) -> tuple[int, ...]:
-    """Predicted time from the end of each stage to the output, alone in every batch [ns]."""
+    """Predicted time from the end of each stage to the output [ns].
+
+    By the plan's response, in equal parts; where it predicts none, alone in every batch.
+    """
     graph = stream.plan.graph
+    response_ns = _response_ns(stream.plan)
+    if response_ns:
+        outputs = graph.output_stage + 1
+        return tuple(max(0, response_ns * (outputs - stage - 1) // outputs)
+                     for stage in range(graph.stages))
     predict = stream.predict_ns or stream.stage_ns
     remaining = [0] * graph.stages
     for stage in range(graph.output_stage - 1, -1, -1):

@@ -107,8 +107,8 @@ class _Ways:
 def stream(slot: int, priority: int) -> Stream:
     from physis_core.runtime.boards import ObservationBoard
     from physis_core.runtime.stream import StreamOptions
-    return Stream(slot, StreamOptions(priority=priority, period_ns=200_000_000), PLAN, ObservationBoard.create({}), False,
-                  lambda stream, what: None)
+    return Stream(slot, StreamOptions(priority=priority, period_ns=200_000_000), PLAN,
+                  ObservationBoard.create({}), False, lambda stream, what: None)
 
 
 def test_the_newest_stream_of_the_lowest_priority_sheds_first_and_recovers_step_by_step() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from physis_core.errors import InputError
 from physis_core.graph import StageGraph, Task
-from physis_core.planning.plan import BatchRule, Plan, ranks_from_devices
+from physis_core.planning.plan import BatchRule, Plan, Prediction, ranks_from_devices
 from physis_core.runtime.dispatch import Batch, Dispatcher, WaitUntil, Work
 from physis_core.runtime.policies import POLICIES, policy
 from physis_core.simulation.twin import Stream, Twin
@@ -66,6 +68,14 @@ def test_who_gives_way_is_served_last_and_in_small_batches_of_its_own_kind() -> 
     assert chosen(make('deadline'), *yielding) == [7]
 
 
+def test_who_gives_way_goes_first_only_if_nobody_else_falls_behind_plan_by_that() -> None:
+    """A batch of one takes 10 and one of three 30, so that the other has ended at 140."""
+    guest = work(7, 900, 0, yields=True)
+    for planned, first in ((140, 7), (139, 0)):
+        other = replace(work(0, 500, 0), planned_ns=planned)
+        assert chosen(make('deadline'), other, guest) == [first]
+
+
 @pytest.mark.parametrize('name', list(POLICIES))
 def test_with_nothing_ready_every_policy_waits_for_an_arrival(name: str) -> None:
     assert make(name).next_batch(0, ()) == WaitUntil(None)
@@ -100,3 +110,26 @@ def test_batching_under_deadlines_keeps_more_streams_on_time_than_the_others() -
                            goodput('always_batch', streams))
     assert goodput('deadline', 16) == 1.0
     assert goodput('fifo', 16) < 0.5
+
+
+def outputs_and_lateness(promised: int, guests: int, periods: int = 60) -> tuple[int, int]:
+    """Late outputs of streams with a promise, and all outputs of those that give way."""
+    graph = StageGraph(steps=2, blocks=4)
+    plan = Plan('pool', graph, ranks_from_devices([0] * graph.stages), max_in_flight=3,
+                batch=BatchRule(8, across_steps=True), period_us=40_000,
+                prediction=Prediction(0, 8 * 2400))
+    pool = [Stream(plan, lambda block, batch: 800_000 + 200_000 * batch, chunks=periods,
+                   open_ns=number * 40_000_000 // (promised + guests), deadline_ns=38_400_000,
+                   yields=number >= promised) for number in range(promised + guests)]
+    chunks = Twin(pool).run(until_ns=periods * 40_000_000).chunks
+    late = sum(record.output_ns - record.planned_ns > 38_400_000
+               for own in chunks[:promised] for record in own if record.output_ns is not None)
+    return late, sum(record.output_ns is not None for own in chunks[promised:] for record in own)
+
+
+def test_best_effort_streams_use_what_is_left_and_nobody_with_a_promise_is_late() -> None:
+    """In small batches the promised ones alone would keep the device busy all the time."""
+    late, outputs = outputs_and_lateness(6, 4)
+    assert late == 0
+    assert outputs > 0.9 * 4 * 60
+    assert outputs_and_lateness(8, 24)[0] == 0

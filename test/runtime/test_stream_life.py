@@ -272,3 +272,24 @@ def test_a_closed_engine_ends_its_streams() -> None:
             StreamOptions(prompt=PROMPT))):
         with pytest.raises(StreamError, match='engine was closed'):
             action()
+
+
+# -- lateness ----------------------------------------------------------------------------------
+
+
+def test_a_stream_that_skips_when_late_leaves_beats_empty_and_loses_no_chunk() -> None:
+    """A chunk takes 80 ms and is due after 20: without skipping three would be under way."""
+    graph = StageGraph(steps=2, blocks=2)
+    plan = replace(full_split(graph, 1), max_in_flight=3)
+    with Engine(VirtualModel(graph, 20_000, 0), plan) as engine:
+        stream = engine.open_stream(StreamOptions(
+            period_ns=30_000_000, lead_ns=20_000_000, skip_late=True))
+        chunks = [stream.next_chunk(TIMEOUT_S) for _ in range(6)]
+        assert [chunk.chunk for chunk in chunks if chunk is not None] == list(range(6))
+        assert stream.held_back > 0
+        assert stream.in_flight <= 2
+
+
+def test_skipping_when_late_needs_a_deadline() -> None:
+    with pytest.raises(InputError, match='lead_ns is not'):
+        StreamOptions(skip_late=True)
