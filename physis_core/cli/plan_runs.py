@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ import torch
 from physis_core.errors import StreamError
 from physis_core.models.protocol import ModelDescription
 from physis_core.models.registry import ModelSpec, build, describe
+from physis_core.planning.modes import full_split
 from physis_core.planning.plan import BatchRule, Plan, ranks_from_devices
 from physis_core.planning.profile import BatchTimes, BlockGroup, Profile
 from physis_core.runtime.engine import Engine, FinishedChunk, Stream, StreamOptions
@@ -24,13 +26,18 @@ _TIMEOUT_S = 120.0
 _SENSOR_S = 0.03
 _LEAD_NS = 480 * NS_PER_MS
 """From a chunk's release to its effect: within what the demo model was trained for."""
-_PACE = 1.03
-"""Response is measured a little below the fastest beat: a greedy source only fills queues."""
+_PROFILE_S = 2.0
+_PROFILE_CHUNKS = 4
+"""A batch size is measured for so long and for so many chunks at least."""
+_HOP_CHUNKS = 6  # and not the first: it is cold
+_CHECK_S = 2.0
+_CHECKED_CHUNKS = 3
+"""The oracle follows a run for about so long and for so many chunks at least."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of a plan showed."""
+    """What one run of a plan showed; response is from when the first stage reads an observation."""
 
     period_ms: float
     response_ms: float
@@ -47,83 +54,105 @@ def observation_of(description: ModelDescription) -> dict[str, np.ndarray]:
 
 
 def run_plan(spec: ModelSpec, plan: Plan, chunks: int) -> Run:
-    """One stream, first as fast as it goes, then paced; the first chunks are checked."""
+    """One stream as fast as it goes, once it is in full swing; its first chunks are checked."""
     warm_up = plan.max_in_flight + plan.graph.history_slots
     with Engine(spec, plan) as engine:
-        fast = _chunks(engine, spec, StreamOptions(period_ns=0), warm_up + chunks)
+        stream = _opened(engine, StreamOptions(period_ns=0))
+        with sensor(spec, [stream]):
+            finished = [_next(stream) for _ in range(warm_up + chunks)]
         batches = np.concatenate([log.latest() for log in engine.stage_logs()])
-        finished = np.array([chunk.finished_ns for chunk in fast[warm_up:]])
-        period_ns = float((finished[-1] - finished[0]) / (len(finished) - 1))
-        paced = _chunks(engine, spec, StreamOptions(period_ns=round(_PACE * period_ns)),
-                        warm_up + chunks // 2)
-    responses = [chunk.finished_ns - chunk.release_ns for chunk in paced[warm_up:]]
+    steady = finished[warm_up:]
+    period_ns = (steady[-1].finished_ns - steady[0].finished_ns) / (len(steady) - 1)
+    responses = [chunk.finished_ns - chunk.started_ns for chunk in steady]
     return Run(period_ns / NS_PER_MS, float(np.median(responses)) / NS_PER_MS,
-               largest_error(spec, fast[:warm_up]),
+               largest_error(spec, finished[:warm_up]),
                float(1 / np.mean(1 / batches['batch'][len(batches) // 4:])))
 
 
 def largest_error(spec: ModelSpec, chunks: Sequence[FinishedChunk]) -> float:
-    """Largest absolute difference to the oracle over an epoch's first chunks."""
+    """Largest absolute difference to the oracle over the first of an epoch's chunks."""
     torch.set_num_threads(1)  # as a worker has: sums depend on it
     description = describe(spec)
     observation = observation_of(description)
     oracle = SequentialOracle(build(spec), 0, chunks[0].epoch)
     error = 0.0
-    for chunk in chunks:
+    until_s = time.monotonic() + _CHECK_S
+    for index, chunk in enumerate(chunks):
+        if index >= _CHECKED_CHUNKS and time.monotonic() > until_s:
+            break
         lead_s = (chunk.due_ns - chunk.capture_ns) / 1e9
         for name, array in oracle.next_chunk([observation], [lead_s]).items():
             error = max(error, float(np.abs(array - chunk.outputs[name]).max()))
     return error
 
 
-def measured_profile(spec: ModelSpec, devices: int, chunks: int) -> Profile:
-    """Stage times for batches of 1 to D, with all devices busy as they are under a plan.
+def measured_profile(spec: ModelSpec, devices: int) -> Profile:
+    """Stage times of every block for batches of 1 to D, with all devices busy as under a plan.
 
     Every device runs a stream of its own; times are those of the executor alone.
     """
     description = describe(spec)
     graph = description.graph
-    times = np.zeros((graph.passes, 3))
+    times = np.zeros((3, graph.passes, graph.blocks))
     for batch in range(1, graph.passes + 1):
         plans = [Plan('profile', graph, ranks_from_devices([device] * graph.stages),
                       batch=BatchRule(batch, across_steps=batch > 1),
                       max_in_flight=graph.passes if batch > 1 else 1)
                  for device in range(devices)]
-        services = _services_us(spec, plans, batch, chunks)
-        times[batch - 1] = services.mean(), np.median(services), np.percentile(services, 99)
-    rising = np.maximum.accumulate(np.maximum(np.rint(times), 1), axis=0).astype(int)
-    mean, median, high = (tuple(map(int, column)) for column in rising.T)
+        records = _steady_records(spec, plans, batch)
+        services = (records['end_ns'] - records['start_ns']) / NS_PER_US
+        for block in range(graph.blocks):
+            own = services[records['block'] == block]
+            times[:, batch - 1, block] = own.mean(), np.median(own), np.percentile(own, 99)
+    whole = np.maximum(np.rint(np.maximum.accumulate(times, axis=1)), 1).astype(int)
+    groups = tuple(BlockGroup(1, BatchTimes(*(tuple(map(int, column)) for column in block)))
+                   for block in np.moveaxis(whole, 2, 0))
     return Profile(spec.name, 'cpu', description.dtype, 'measured', graph,
-                   description.tokens * (1 + graph.history_slots),
-                   (BlockGroup(graph.blocks, BatchTimes(mean, median, high)),),
+                   description.tokens * (1 + graph.history_slots), groups,
                    description.hidden.nbytes)
 
 
-def _services_us(spec: ModelSpec, plans: Sequence[Plan], batch: int, chunks: int) -> np.ndarray:
-    """Service times of batches of that size [us], once the windows are full."""
+def _steady_records(spec: ModelSpec, plans: Sequence[Plan], batch: int) -> np.ndarray:
+    """Stage records of batches of that size, once the windows are full."""
+    full = plans[0].graph.history_slots
     with Engine(spec, list(plans)) as engine:
         streams = [_opened(engine, StreamOptions(seed=slot, period_ns=0))
                    for slot in range(len(plans))]
         with sensor(spec, streams):
-            for _ in range(chunks + plans[0].graph.history_slots):
+            for _ in range(full + plans[0].max_in_flight):
                 for stream in streams:
                     _next(stream)
+            until_s = time.monotonic() + _PROFILE_S
+            done = 0
+            while done < _PROFILE_CHUNKS or time.monotonic() < until_s:
+                for stream in streams:
+                    _next(stream)
+                done += 1
         records = np.concatenate([log.latest() for log in engine.stage_logs()])
-    steady = records[(records['batch'] == batch)
-                     & (records['chunk'] >= plans[0].graph.history_slots)]
-    if not len(steady):
-        raise StreamError(f'no batch of {batch} ever formed; give more --chunks')
-    return (steady['end_ns'] - steady['start_ns']) / NS_PER_US
+    steady: np.ndarray = records[(records['batch'] == batch) & (records['chunk'] >= full)]
+    if len(set(steady['block'])) < plans[0].graph.blocks:
+        raise StreamError(f'no batch of {batch} formed at some block; give the machine some rest')
+    return steady
 
 
-def _chunks(engine: Engine, spec: ModelSpec, options: StreamOptions, count: int
-            ) -> list[FinishedChunk]:
-    """So many chunks of a stream of its own."""
-    stream = _opened(engine, options)
-    with sensor(spec, [stream]):
-        chunks = [_next(stream) for _ in range(count)]
-    stream.close()
-    return chunks
+def measured_hop_us(spec: ModelSpec, devices: int) -> float:
+    """From the end of a stage to the start of the next on another, idle device [us]; median."""
+    if devices < 2:
+        return 0.0
+    graph = describe(spec).graph
+    plan = replace(full_split(graph, devices), max_in_flight=1)
+    with Engine(spec, plan) as engine:
+        stream = _opened(engine, StreamOptions(period_ns=0))
+        with sensor(spec, [stream]):
+            for _ in range(_HOP_CHUNKS):
+                _next(stream)
+        logs = [log.latest() for log in engine.stage_logs()]
+    hops = []
+    for sender, receiver in pairwise(logs[:plan.devices]):
+        for chunk in range(1, _HOP_CHUNKS):
+            end_ns = sender['end_ns'][sender['chunk'] == chunk].max()
+            hops.append(receiver['start_ns'][receiver['chunk'] == chunk].min() - end_ns)
+    return float(np.median(hops)) / NS_PER_US
 
 
 def _opened(engine: Engine, options: StreamOptions) -> Stream:

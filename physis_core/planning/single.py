@@ -23,6 +23,9 @@ from physis_core.planning.profile import Profile
 from physis_core.planning.slo import SLO
 from physis_core.planning.timetable import Timetable, timetable
 
+_PATIENCE = 2
+"""Periods for which a chunk that enters waits for its batch; one that entered alone would meet it
+no more, and run alone through all blocks."""
 _LAYOUTS = {'by_block': block_major, 'by_step': section_major}
 
 
@@ -153,8 +156,11 @@ def _predicted(plan: Plan, table: Timetable, profile: Profile, sizes: tuple[int,
     # The last stage's end frees a place at the very moment at which the next chunk enters.
     last_end_us = table.start_us[-1] + table.slots[-1].length_us
     in_flight = -(-last_end_us // table.period_us) + (plan.max_in_flight > 1)
+    rule = plan.batch
+    if plan.mode not in MODES and rule.across_steps:  # who enters joins a batch that comes round
+        rule = replace(rule, wait_us=_PATIENCE * table.period_us)
     return replace(plan, prediction=prediction, order=order, period_us=table.period_us,
-                   max_in_flight=in_flight)
+                   max_in_flight=in_flight, batch=rule)
 
 
 # -- choice ------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from physis_core.runtime.boards import ControlBoard
 from physis_core.runtime.device import Device
 from physis_core.runtime.dispatch import SlackDispatcher
 from physis_core.runtime.links.ends import ENGINE
-from physis_core.runtime.links.shm import ShmInlet, ShmOutlet, create_ring, open_inlet, open_outlet
+from physis_core.runtime.links.shm import Ring, ShmInlet, ShmOutlet, create_ring
 from physis_core.runtime.packets import ChunkState, HeaderCodec, PacketLayout
 from physis_core.runtime.stage_times import StageTimes
 from physis_core.runtime.telemetry import EdgeMeter, StageLog
@@ -49,12 +49,13 @@ class Bench:
             self.wakes += 1
         block = create_ring(layout, CODEC, slots)
         meter = EdgeMeter.create()
-        return (open_outlet(block, layout, CODEC, slots, meter, wake),
-                open_inlet(block, layout, CODEC, slots, meter, wake))
+        return (ShmOutlet(Ring(block, layout, CODEC, slots), meter, wake),
+                ShmInlet(Ring(block, layout, CODEC, slots), meter, wake))
 
     def enter(self, chunk: int, stream: int = 0, epoch: int = 1) -> None:
         assert self.entrance.try_send(
             ChunkState(stream, epoch, chunk, observation_ids=[-1]), {})
+        self.entrance.announce()
 
     def advance(self) -> None:
         """As often as there is something to do."""

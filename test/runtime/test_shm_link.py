@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from physis_core.models.protocol import TensorSpec
-from physis_core.runtime.links.shm import ShmInlet, ShmOutlet, create_ring, open_inlet, open_outlet
+from physis_core.runtime.links.shm import Ring, ShmInlet, ShmOutlet, create_ring
 from physis_core.runtime.packets import ChunkState, HeaderCodec, PacketLayout
 from physis_core.runtime.telemetry import EdgeMeter
 from physis_core.shared_block import SharedBlock
@@ -22,9 +22,9 @@ def pair(slots: int, wakes: list[str] | None = None) -> tuple[ShmOutlet, ShmInle
     block = create_ring(LAYOUT, CODEC, slots)
     heard = wakes if wakes is not None else []
     meter = EdgeMeter.create()
-    return (open_outlet(block, LAYOUT, CODEC, slots, meter, lambda: heard.append('receiver')),
-            open_inlet(SharedBlock.attach(block.address), LAYOUT, CODEC, slots, meter,
-                       lambda: heard.append('sender')))
+    there = SharedBlock.attach(block.address)
+    return (ShmOutlet(Ring(block, LAYOUT, CODEC, slots), meter, lambda: heard.append('receiver')),
+            ShmInlet(Ring(there, LAYOUT, CODEC, slots), meter, lambda: heard.append('sender')))
 
 
 def message(index: int) -> tuple[ChunkState, dict[str, torch.Tensor]]:
@@ -38,6 +38,8 @@ def test_a_message_arrives_as_it_was_sent() -> None:
     assert inlet.pull() is None
     state, tensors = message(3)
     assert outlet.try_send(state, tensors)
+    assert inlet.pull() is None  # more may belong to it
+    outlet.announce()
     got = inlet.pull()
     assert got is not None
     for name in ('stream', 'epoch', 'chunk', 'stage', 'deadline_ns', 'release_ns', 'due_ns',
@@ -59,6 +61,7 @@ def test_any_mix_of_sends_pulls_and_releases_keeps_order_and_contents(
             accepted = outlet.try_send(*message(sent))
             assert accepted == (sent - taken + len(held) < slots)  # full when all are in use
             sent += accepted
+            outlet.announce()
         elif action == 2:
             got = inlet.pull()
             assert (got is None) == (sent == taken)
@@ -76,7 +79,7 @@ def test_the_receiver_is_woken_by_news_and_a_refused_sender_by_room() -> None:
     wakes: list[str] = []
     outlet, inlet = pair(1, wakes)
     assert outlet.try_send(*message(0))
-    assert wakes == []  # more may belong to it
+    assert wakes == []
     outlet.announce()
     assert wakes == ['receiver']
     got = inlet.pull()
@@ -85,6 +88,7 @@ def test_the_receiver_is_woken_by_news_and_a_refused_sender_by_room() -> None:
     assert wakes == ['receiver']  # the sender never found it full
     assert outlet.try_send(*message(1))
     assert not outlet.try_send(*message(2))
+    outlet.announce()
     got = inlet.pull()
     assert got is not None
     inlet.release(got.slot)

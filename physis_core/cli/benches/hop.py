@@ -27,7 +27,7 @@ from physis_core.models.protocol import TensorSpec
 from physis_core.runtime.bell import Bell, precise_sleeps
 from physis_core.runtime.engine import EngineOptions
 from physis_core.runtime.links.p2p import Rendezvous
-from physis_core.runtime.links.shm import ShmInlet, ShmOutlet, create_ring, open_inlet, open_outlet
+from physis_core.runtime.links.shm import Ring, ShmInlet, ShmOutlet, create_ring
 from physis_core.runtime.packets import ChunkState, HeaderCodec, PacketLayout
 from physis_core.runtime.telemetry import EdgeMeter
 from physis_core.shared_block import SharedBlock
@@ -180,10 +180,10 @@ class _Shm:
         ring = Bell(words, 1 - index, ringer=index).ring
         out, back = (SharedBlock.attach(meeting.rings[size][end]) for end in (index, 1 - index))
         meter = EdgeMeter.create()
-        self._outlet: ShmOutlet = like._outlet if like else open_outlet(
-            out, _layout(size), _CODEC, 2, meter, ring)
-        self._inlet: ShmInlet = like._inlet if like else open_inlet(
-            back, _layout(size), _CODEC, 2, meter, ring)
+        self._outlet: ShmOutlet = like._outlet if like else ShmOutlet(
+            Ring(out, _layout(size), _CODEC, 2), meter, ring)
+        self._inlet: ShmInlet = like._inlet if like else ShmInlet(
+            Ring(back, _layout(size), _CODEC, 2), meter, ring)
         self._tensors = {'hidden': torch.zeros(size // 4)}
 
     def send(self) -> None:

@@ -2,6 +2,9 @@
 
 For each number of devices the stage times are measured first, with that many devices busy; the
 lower bound and the search use them.  Plans take turns, and the median of the turns counts.
+
+``compute_scaling`` is what the machine itself gives: how much more independent streams, one on each
+device and nothing between them, compute on the most devices than on the fewest.
 """
 
 from __future__ import annotations
@@ -12,21 +15,27 @@ from typing import Any
 
 import numpy as np
 
-from physis_core.cli.plan_runs import Run, measured_profile, run_plan
+from physis_core.cli.plan_runs import Run, measured_hop_us, measured_profile, run_plan
 from physis_core.cli.progress import progress
 from physis_core.cli.report import print_json, print_table
 from physis_core.errors import InputError
 from physis_core.graph import KVMode
 from physis_core.models.registry import ModelSpec
 from physis_core.planning.bound import lower_bound_us
-from physis_core.planning.cluster import bare_cluster
+from physis_core.planning.cluster import Link, bare_cluster
 from physis_core.planning.modes import MODES, streamdiffusionv2
 from physis_core.planning.plan import Plan
 from physis_core.planning.profile import Profile
 from physis_core.planning.single import plan_single_stream
 
 _SEARCHED = 3
+_RUN_S = 3.0
+_CHUNKS = (10, 200)
+"""A run takes about so long; it has that many chunks at least, and at most."""
+_MANY_CHUNKS = 50
+"""Shorter runs are not repeated, unless asked for."""
 _PEER = 'streamdiffusionv2_peer'
+_FAST_GB_S = 1e6  # the latency is measured with a hidden state in it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,8 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in ('dim', 'blocks', 'steps', 'tokens', 'window'):
         parser.add_argument(f'--{name}', type=int, default=None, help=f'`{name}` of model `dit`')
     parser.add_argument('--devices', default='1,2', help='numbers of worker processes (1,2)')
-    parser.add_argument('--chunks', type=int, default=100, help='chunks of a run')
-    parser.add_argument('--turns', type=int, default=3, help='runs of each plan')
+    parser.add_argument('--chunks', type=int, default=None,
+                        help=f'chunks of a run (what takes {_RUN_S:g} s, {_CHUNKS[0]} to '
+                        f'{_CHUNKS[1]})')
+    parser.add_argument('--turns', type=int, default=None,
+                        help=f'runs of each plan (3, 1 with fewer than {_MANY_CHUNKS} chunks)')
     parser.add_argument('--peer', action='store_true',
                         help="add StreamDiffusionV2's schedule with its own message pattern")
     parser.add_argument('--json', action='store_true', help='print one JSON object')
@@ -46,16 +58,17 @@ def run(args: argparse.Namespace) -> int:
     """Measure and report."""
     spec = _spec(args)
     counts = [int(count) for count in args.devices.split(',')]
-    if min(counts) < 1 or args.chunks < 10 or args.turns < 1:
-        raise InputError('--devices and --turns start at 1, --chunks at 10; give more')
+    if min(counts) < 1 or (args.chunks or _CHUNKS[0]) < _CHUNKS[0] or (args.turns or 1) < 1:
+        raise InputError(f'--devices and --turns start at 1, --chunks at {_CHUNKS[0]}; give more')
     by_devices = {count: _on(count, spec, args) for count in counts}
-    result: dict[str, Any] = {'model': spec.name, 'options': dict(spec.options),
-                              'chunks': args.chunks, 'turns': args.turns}
+    result: dict[str, Any] = {'model': spec.name, 'options': dict(spec.options)}
     result['devices'] = {str(count): rows for count, rows in by_devices.items()}
-    if len(counts) > 1:
-        few, many = (by_devices[count]['plans']['full_split']['period_ms']
-                     for count in (min(counts), max(counts)))
-        result['unbatched_speedup'] = round(few / many, 3)
+    few, many = by_devices[min(counts)], by_devices[max(counts)]
+    if many is not few:
+        result['unbatched_speedup'] = round(
+            few['best_unbatched_ms'] / many['best_unbatched_ms'], 3)
+        result['compute_scaling'] = round(max(counts) * few['stage_us_by_batch'][0]
+                                          / min(counts) / many['stage_us_by_batch'][0], 3)
     _report(result, args.json)
     return 0
 
@@ -71,36 +84,64 @@ def _spec(args: argparse.Namespace) -> ModelSpec:
 
 def _on(devices: int, spec: ModelSpec, args: argparse.Namespace) -> dict[str, Any]:
     """All plans on so many devices: rows by name, and what follows from the stage times."""
-    profile = measured_profile(spec, devices, args.chunks)
-    plans = _plans(profile, devices, args.peer)
+    profile = measured_profile(spec, devices)
+    hop_us = measured_hop_us(spec, devices)
+    plans = _plans(profile, devices, hop_us)
+    if args.peer and profile.graph.kv_mode is KVMode.SAME_STEP:
+        plans[_PEER] = replace(streamdiffusionv2(profile.graph, devices), mode=_PEER,
+                               link='gloo_pieces')
+    chunks = args.chunks or _chunks(profile, devices)
+    turns = args.turns or (3 if chunks >= _MANY_CHUNKS else 1)
     runs: dict[str, list[Run]] = {name: [] for name in plans}
-    for name in progress([name for _ in range(args.turns) for name in plans],
+    for name in progress([name for _ in range(turns) for name in plans],
                          f'{devices} devices', args.json):
-        runs[name].append(run_plan(spec, plans[name], args.chunks))
+        runs[name].append(run_plan(spec, plans[name], chunks))
     rows = {name: _row(turns) for name, turns in runs.items()}
-    best = min((name for name in rows if name != _PEER), key=lambda name: rows[name]['period_ms'])
+    ours = {name: row['period_ms'] for name, row in rows.items() if name != _PEER}
+    best = min(ours, key=lambda name: ours[name])
     bound_ms = lower_bound_us(profile, devices) / 1000
-    times = profile.groups[0].times
-    return {'stage_us_by_batch': list(times.mean_us), 'lower_bound_ms': round(bound_ms, 4),
-            'best': best, 'best_over_lower_bound': round(rows[best]['period_ms'] / bound_ms, 4),
-            'plans': rows}
+    result = {'chunks': chunks, 'turns': turns, 'hop_us': round(hop_us, 1),
+              'stage_us_by_batch': _stage_us(profile),
+              'block_us': [profile.mean_us(block, profile.max_batch)
+                           for block in range(profile.graph.blocks)],
+              'lower_bound_ms': round(bound_ms, 4),
+              'best': best, 'best_over_lower_bound': round(ours[best] / bound_ms, 4),
+              'best_unbatched_ms': min(period_ms for name, period_ms in ours.items()
+                                       if plans[name].batch.max_batch == 1),
+              'plans': rows}
+    if _PEER in rows:
+        peer_ms = rows[_PEER]['period_ms']
+        result |= {'peer_interval_ms': peer_ms, 'ours_over_peer': round(ours[best] / peer_ms, 4)}
+    return result
 
 
-def _plans(profile: Profile, devices: int, peer: bool) -> dict[str, Plan]:
+def _chunks(profile: Profile, devices: int) -> int:
+    """Chunks that take about the time of a run, one after the other on all devices."""
+    graph = profile.graph
+    chunk_us = sum(profile.mean_us(block, 1) for block in range(graph.blocks)) * graph.passes
+    low, high = _CHUNKS
+    return int(min(max(_RUN_S * 1e6 * devices / chunk_us, low), high))
+
+
+def _stage_us(profile: Profile) -> list[float]:
+    """Mean time of a stage over the blocks, for batches of 1, 2, ... [us]."""
+    blocks = range(profile.graph.blocks)
+    return [round(float(np.mean([profile.mean_us(block, batch) for block in blocks])), 1)
+            for batch in range(1, profile.max_batch + 1)]
+
+
+def _plans(profile: Profile, devices: int, hop_us: float) -> dict[str, Plan]:
     """The named modes, and the shortest periods of the search that are none of them."""
     graph = profile.graph
     plans = {name: mode(graph, devices) for name, mode in MODES.items()}
-    placements = {(plan.ranks, plan.batch) for plan in plans.values()}
-    found = sorted(plan_single_stream(profile, bare_cluster(devices, 1000.0)),
-                   key=lambda candidate: candidate.table.period_us)
-    for candidate in found:
-        plan = candidate.plan
-        known = (plan.ranks, plan.batch) in placements
-        if len(plans) < len(MODES) + _SEARCHED and not known:
-            placements.add((plan.ranks, plan.batch))
-            plans[f'search_{plan.mode}'] = plan
-    if peer and graph.kv_mode is KVMode.SAME_STEP:
-        plans[_PEER] = replace(streamdiffusionv2(graph, devices), mode=_PEER, link='gloo_pieces')
+    cluster = replace(bare_cluster(devices, 1000.0), fast=Link(_FAST_GB_S, hop_us))
+    found = [one.plan for one in sorted(plan_single_stream(profile, cluster),
+                                        key=lambda one: one.table.period_us)]
+    unbatched = [plan for plan in found if plan.batch.max_batch == 1]
+    for plan in (*found[:_SEARCHED], *unbatched[:1]):
+        known = [(one.ranks, one.batch, one.max_in_flight) for one in plans.values()]
+        if plan.mode not in MODES and (plan.ranks, plan.batch, plan.max_in_flight) not in known:
+            plans[f'search_{plan.mode}_{plan.max_in_flight}'] = plan
     return plans
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from physis_core.models.protocol import ModelDescription
-from physis_core.runtime.links import p2p, shm
+from physis_core.runtime.links import p2p, pieces, shm
 from physis_core.runtime.links.protocol import Inlet, Outlet
 from physis_core.runtime.packets import HeaderCodec, PacketLayout, chunk_layout, kv_layout
 from physis_core.runtime.telemetry import EdgeMeter
@@ -57,13 +57,12 @@ def open_outlet(spec: LinkSpec, description: ModelDescription, codec: HeaderCode
     Raises:
         WorkerLost: the receiving end does not answer.
     """
-    layout = layout_of(spec.kind, description)
-    meter = EdgeMeter(SharedBlock.attach(spec.meter_address))
-    if spec.transport == 'shm':
-        return shm.open_outlet(SharedBlock.attach(spec.address), layout, codec, spec.slots, meter,
-                               wake_receiver)
-    return p2p.P2pOutlet(p2p.Connection(spec.transport, spec.address, p2p.SENDER, layout, codec,
-                                        spec.slots, description.graph.steps), meter, wake_self)
+    carrier, meter = _carrier(spec, description, codec, p2p.SENDER)
+    if isinstance(carrier, shm.Ring):
+        return shm.ShmOutlet(carrier, meter, wake_receiver)
+    if isinstance(carrier, pieces.BatchConnection):
+        return pieces.PiecesOutlet(carrier, meter, wake_self)
+    return p2p.P2pOutlet(carrier, meter, wake_self)
 
 
 def open_inlet(spec: LinkSpec, description: ModelDescription, codec: HeaderCodec,
@@ -73,10 +72,22 @@ def open_inlet(spec: LinkSpec, description: ModelDescription, codec: HeaderCodec
     Raises:
         WorkerLost: the sending end does not answer.
     """
+    carrier, meter = _carrier(spec, description, codec, p2p.RECEIVER)
+    if isinstance(carrier, shm.Ring):
+        return shm.ShmInlet(carrier, meter, wake_sender)
+    if isinstance(carrier, pieces.BatchConnection):
+        return pieces.PiecesInlet(carrier, meter, wake_self)
+    return p2p.P2pInlet(carrier, meter, wake_self)
+
+
+def _carrier(spec: LinkSpec, description: ModelDescription, codec: HeaderCodec, end: int
+             ) -> tuple[shm.Ring | pieces.BatchConnection | p2p.Connection, EdgeMeter]:
+    """What carries a link, seen from one end, and its meter."""
     layout = layout_of(spec.kind, description)
     meter = EdgeMeter(SharedBlock.attach(spec.meter_address))
     if spec.transport == 'shm':
-        return shm.open_inlet(SharedBlock.attach(spec.address), layout, codec, spec.slots, meter,
-                              wake_sender)
-    return p2p.P2pInlet(p2p.Connection(spec.transport, spec.address, p2p.RECEIVER, layout, codec,
-                                       spec.slots, description.graph.steps), meter, wake_self)
+        return shm.Ring(SharedBlock.attach(spec.address), layout, codec, spec.slots), meter
+    if spec.transport == 'gloo_pieces':
+        return pieces.BatchConnection(spec.address, end, layout, codec, spec.slots,
+                                      description.graph.passes), meter
+    return p2p.Connection(spec.transport, spec.address, end, layout, codec, spec.slots), meter

@@ -5,9 +5,6 @@ others.  The receiver posts all its receives in advance, one fixed-shape message
 hidden state, latent and condition in one buffer.  A send ends only when a receive was posted for
 it, which bounds what is under way.  Waiting for the network happens on a thread of each end; the
 device's thread never blocks.
-
-``gloo_pieces`` is how StreamDiffusionV2 sends, to compare with: six messages for the batch of all
-steps, none received before the one ahead of it has come.
 """
 
 from __future__ import annotations
@@ -17,8 +14,10 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,8 +31,8 @@ from physis_core.shared_block import address_of, open_address
 
 SENDER, RECEIVER = 0, 1
 _JOIN_TIMEOUT_S = 5.0
-_DEVICE_OF = {'gloo': 'cpu', 'gloo_pieces': 'cpu', 'nccl': 'cuda'}
-_PIECES_PER_BATCH = 6
+_DEVICE_OF = {'gloo': 'cpu', 'nccl': 'cuda'}
+FOR_EVER = timedelta(days=365)
 
 
 class Rendezvous:
@@ -50,88 +49,100 @@ class Rendezvous:
             self._descriptor = None
 
 
-class Connection:
-    """One end of a process group of two, and its fixed-shape buffers."""
+class PeerGroup:
+    """One end of a process group of two."""
 
-    def __init__(self, transport: str, rendezvous: str, end: int, layout: PacketLayout,
-                 codec: HeaderCodec, slots: int, steps: int = 1) -> None:
-        """Join the other end, which must do the same at the same time, and warm the edge.
+    def __init__(self, transport: str, rendezvous: str, end: int) -> None:
+        """Join the other end, which must do the same at the same time.
 
         Args:
-            transport: ``gloo``, ``gloo_pieces`` or ``nccl``.
+            transport: ``gloo`` or ``nccl``.
             rendezvous: address of an empty file that both ends see.
             end: :data:`SENDER` or :data:`RECEIVER`.
-            layout: the tensors of a message.
-            codec: of its header.
-            slots: messages that may be under way.
-            steps: messages that ``gloo_pieces`` shares its pieces between.
 
         Raises:
             WorkerLost: the other end did not come.
             InputError: this transport is not available here.
             OSError: the file is no longer there.
         """
-        self.end = end
+        self._transport = transport
+        self._end = end
         self._meeting = os.fdopen(open_address(rendezvous), 'rb+', buffering=0)
+        with self.answering():
+            self._group = _join(transport, self._meeting.fileno(), end)
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Expect the other end to do its part in time.
+
+        Raises:
+            WorkerLost: it did not.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            raise WorkerLost(f'the other end of a {self._transport} link did not answer within '
+                             f'{_JOIN_TIMEOUT_S:g} s: {str(error).splitlines()[0]}') from error
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long to wait for an end that is just being opened."""
+        return timedelta(seconds=_JOIN_TIMEOUT_S)
+
+    def transfer(self, tensor: torch.Tensor) -> distributed.Work:
+        """Begin to send, or to receive, a tensor."""
+        if self._end == SENDER:
+            return self._group.send([tensor], RECEIVER, 0)
+        return self._group.recv([tensor], SENDER, 0)
+
+
+class Connection:
+    """One end of a link, and its fixed-shape buffers."""
+
+    def __init__(self, transport: str, rendezvous: str, end: int, layout: PacketLayout,
+                 codec: HeaderCodec, slots: int) -> None:
+        """Join the other end and warm the edge; see :class:`PeerGroup`.
+
+        Args:
+            transport: ``gloo`` or ``nccl``.
+            rendezvous: where the ends meet.
+            end: :data:`SENDER` or :data:`RECEIVER`.
+            layout: the tensors of a message.
+            codec: of its header.
+            slots: messages that may be under way.
+        """
         self.codec = codec
         self.slots = slots
         self.payload_bytes = layout.nbytes
         self.header = torch.zeros(codec.nbytes, dtype=torch.uint8)
-        try:
-            self._group = _join(transport, self._meeting.fileno(), end)
+        self._group = PeerGroup(transport, rendezvous, end)
+        with self._group.answering():
             self.buffers = [
                 torch.zeros(codec.nbytes + layout.nbytes, dtype=torch.uint8,
                             device=_DEVICE_OF[transport]) for _ in range(slots)]
             self.views = [layout.views(buffer, codec.nbytes) for buffer in self.buffers]
             self._aside = torch.cuda.Stream() if self.buffers[0].is_cuda else None
-            pieces = -(-_PIECES_PER_BATCH // steps) if transport == 'gloo_pieces' else 1
-            self._pieces = [buffer.tensor_split(pieces) for buffer in self.buffers]
-            self.transfer(0).wait()
-        except RuntimeError as error:
-            raise WorkerLost(f'the other end of a {transport} link did not answer within '
-                             f'{_JOIN_TIMEOUT_S:g} s: {str(error).splitlines()[0]}') from error
+            self.transfer(0)(self._group.timeout)
 
-    def transfer(self, slot: int) -> _Transfer:
-        """Begin to send, or to receive, the buffer of a slot."""
-        return _Transfer(self._begin, self._pieces[slot], self._aside)
+    def transfer(self, slot: int) -> Callable[[timedelta], None]:
+        """Begin to send, or to receive, the buffer of a slot; returns what waits for its end."""
+        return partial(self._wait, self._group.transfer(self.buffers[slot]))
 
-    def _begin(self, piece: torch.Tensor) -> distributed.Work:
-        if self.end == SENDER:
-            return self._group.send([piece], RECEIVER, 0)
-        return self._group.recv([piece], SENDER, 0)
-
-
-class _Transfer:
-    """A message under way.  In pieces it begins only when it is waited for, one by one, so that
-    those of two messages never mix."""
-
-    def __init__(self, begin: Callable[[torch.Tensor], distributed.Work],
-                 pieces: Sequence[torch.Tensor], aside: torch.cuda.Stream | None) -> None:
-        """``aside``: a stream of its own to wait on, between GPUs."""
-        self._begin = begin
-        self._aside = aside
-        self._pieces = pieces if len(pieces) > 1 else ()
-        self._begun = [begin(piece) for piece in pieces] if len(pieces) == 1 else []
-
-    def wait(self, timeout: timedelta = timedelta(seconds=_JOIN_TIMEOUT_S)) -> None:
+    def _wait(self, work: distributed.Work, timeout: timedelta) -> None:
         """Until all of it is there.
 
         NCCL's ``wait`` has the current stream wait, not the caller: a stream aside does, so that no
         computation stands behind a message that is still to come, and the caller sleeps until that
         has got there.
         """
-        if self._aside is not None:
-            arrived = torch.cuda.Event(blocking=True)
-            with torch.cuda.stream(self._aside):
-                for work in self._begun:
-                    work.wait()
-                arrived.record()
-            arrived.synchronize()
-            return
-        for work in self._begun:
+        if self._aside is None:
             work.wait(timeout)
-        for piece in self._pieces:
-            self._begin(piece).wait(timeout)
+            return
+        arrived = torch.cuda.Event(blocking=True)
+        with torch.cuda.stream(self._aside):
+            work.wait()
+            arrived.record()
+        arrived.synchronize()
 
 
 def _join(transport: str, meeting: int, end: int) -> Any:
@@ -150,22 +161,24 @@ def _join(transport: str, meeting: int, end: int) -> Any:
     return distributed.ProcessGroupGloo(store, end, 2, timeout)
 
 
-class _Waiter:
+class Waiter:
     """A thread that waits for transfers, in the order they were begun."""
 
     def __init__(self, finished: Callable[[int], None]) -> None:
         self._finished = finished
-        self._begun: queue.SimpleQueue[tuple[int, _Transfer]] = queue.SimpleQueue()
+        self._begun: queue.SimpleQueue[tuple[int, Callable[[timedelta], None]]] = (
+            queue.SimpleQueue())
         threading.Thread(target=self._wait, name='physis-link', daemon=True).start()
 
-    def add(self, slot: int, work: _Transfer) -> None:
-        self._begun.put((slot, work))
+    def add(self, slot: int, wait: Callable[[timedelta], None]) -> None:
+        """Call ``wait`` when those before have ended, then report the slot."""
+        self._begun.put((slot, wait))
 
     def _wait(self) -> None:
         while True:
-            slot, work = self._begun.get()
+            slot, wait = self._begun.get()
             try:
-                work.wait(timedelta(days=365))
+                wait(FOR_EVER)
             except RuntimeError:  # the peer is gone: whoever watches the processes says so
                 return
             self._finished(slot)
@@ -181,7 +194,7 @@ class P2pOutlet:
         self._wake_self = wake_self
         self._free = deque(range(connection.slots))  # appended to by the waiter alone
         self._refused = False
-        self._waiter = _Waiter(self._sent)
+        self._waiter = Waiter(self._sent)
 
     def try_send(self, state: ChunkState, tensors: Mapping[str, torch.Tensor]) -> bool:
         """See :class:`~physis_core.runtime.links.protocol.Outlet`."""
@@ -219,7 +232,7 @@ class P2pInlet:
         self._meter = meter
         self._wake_self = wake_self
         self._arrived: deque[int] = deque()  # appended to by the waiter alone
-        self._waiter = _Waiter(self._received)
+        self._waiter = Waiter(self._received)
         for slot in range(connection.slots):
             self._waiter.add(slot, connection.transfer(slot))
 

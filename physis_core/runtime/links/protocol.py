@@ -26,12 +26,15 @@ class Outlet(Protocol):
     """The sending end.  Owned by one thread of one process."""
 
     def try_send(self, state: ChunkState, tensors: Mapping[str, torch.Tensor]) -> bool:
-        """Copy a message into a free slot; False where none is free."""
+        """Copy a message into a free slot; False where none is free.
+
+        It may not be received before :meth:`announce`.
+        """
         ...
 
     def announce(self) -> None:
         """Have the receiver look: after the last of messages that belong together, so that what
-        ran as a batch is found as one."""
+        ran as a batch arrives as one."""
         ...
 
 

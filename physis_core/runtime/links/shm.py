@@ -21,7 +21,7 @@ _COUNTERS = 2
 _SENT, _REFUSED = range(_COUNTERS)
 
 
-class _Ring:
+class Ring:
     """The memory both ends see: counters, slot states, the order of slots, the slots."""
 
     def __init__(self, block: SharedBlock, layout: PacketLayout, codec: HeaderCodec,
@@ -49,11 +49,12 @@ class _Ring:
 class ShmOutlet:
     """See :class:`~physis_core.runtime.links.protocol.Outlet`."""
 
-    def __init__(self, ring: _Ring, meter: EdgeMeter, wake: Callable[[], None]) -> None:
+    def __init__(self, ring: Ring, meter: EdgeMeter, wake: Callable[[], None]) -> None:
         self._ring = ring
         self._meter = meter
         self._wake = wake
         self._next = 0
+        self._sent = 0  # with those that are not announced yet
 
     def try_send(self, state: ChunkState, tensors: Mapping[str, torch.Tensor]) -> bool:
         """See :class:`~physis_core.runtime.links.protocol.Outlet`."""
@@ -71,14 +72,14 @@ class ShmOutlet:
         for name, tensor in tensors.items():
             views[name].copy_(tensor)
         ring.busy[slot] = 1
-        sent = ring.counters[_SENT]
-        ring.order[sent % ring.slots] = slot
-        ring.counters[_SENT] = sent + 1
+        ring.order[self._sent % ring.slots] = slot
+        self._sent += 1
         self._meter.sent(ring.payload_bytes)
         return True
 
     def announce(self) -> None:
         """See :class:`~physis_core.runtime.links.protocol.Outlet`."""
+        self._ring.counters[_SENT] = self._sent
         self._wake()
 
     def _free_slot(self) -> int | None:
@@ -94,7 +95,7 @@ class ShmOutlet:
 class ShmInlet:
     """See :class:`~physis_core.runtime.links.protocol.Inlet`."""
 
-    def __init__(self, ring: _Ring, meter: EdgeMeter, wake_sender: Callable[[], None]) -> None:
+    def __init__(self, ring: Ring, meter: EdgeMeter, wake_sender: Callable[[], None]) -> None:
         self._ring = ring
         self._meter = meter
         self._wake_sender = wake_sender
@@ -120,16 +121,4 @@ class ShmInlet:
 
 def create_ring(layout: PacketLayout, codec: HeaderCodec, slots: int) -> SharedBlock:
     """Memory for a link; its owner keeps the block for as long as the link lives."""
-    return SharedBlock.create(_Ring.size_bytes(layout, codec, slots))
-
-
-def open_outlet(block: SharedBlock, layout: PacketLayout, codec: HeaderCodec, slots: int,
-                meter: EdgeMeter, wake: Callable[[], None]) -> ShmOutlet:
-    """The sending end of a ring; ``wake`` tells the receiver that there is news."""
-    return ShmOutlet(_Ring(block, layout, codec, slots), meter, wake)
-
-
-def open_inlet(block: SharedBlock, layout: PacketLayout, codec: HeaderCodec, slots: int,
-               meter: EdgeMeter, wake_sender: Callable[[], None]) -> ShmInlet:
-    """The receiving end of a ring; ``wake_sender`` tells the sender that a slot is free."""
-    return ShmInlet(_Ring(block, layout, codec, slots), meter, wake_sender)
+    return SharedBlock.create(Ring.size_bytes(layout, codec, slots))
