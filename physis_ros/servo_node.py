@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import rclpy
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.clock import Clock, ClockType
 from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
@@ -34,6 +34,7 @@ from physis_ros.parameters import Settings
 from physis_ros.real_time import RealTime, become_real_time
 from physis_ros.ring_name import ring_name
 from physis_ros.servo_settings import SERVO_SETTINGS, joint_limits
+from physis_ros.status import component, status_of
 
 # How often a missing ring is looked for, and a present one's writer is looked after.
 _LOOK_S = 0.1
@@ -88,7 +89,8 @@ class ServoNode(Node):
             self._joints = ring.format.joints
             self.player = ServoPlayer(
                 joint_limits(self.settings, ring.format.joints),
-                self.settings['splice_ms'] * 1e-3, self.settings['restart_tolerance'])
+                self.settings['splice_ms'] * 1e-3, self.settings['restart_tolerance'],
+                1.0 / self.rate_hz)
         self.loop = ServoLoop(
             ring, self.player, self.publish, self.rate_hz, self.real_time.fifo)
         self.get_logger().info(
@@ -138,9 +140,7 @@ class ServoNode(Node):
             'underruns [1]': str(player.underruns if player else 0),
             'scheduling': 'SCHED_FIFO' if self.real_time.fifo else 'normal',
             'not permitted': '; '.join(self.real_time.refusals)}
-        return DiagnosticStatus(
-            name=f'{self.get_name()}: servo', hardware_id=self.get_name(), level=level,
-            message=text, values=[KeyValue(key=key, value=value) for key, value in values.items()])
+        return status_of(component(self), 'servo', level, text, values)
 
 
 def run(node: ServoNode, ending: threading.Event) -> None:

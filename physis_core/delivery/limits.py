@@ -51,7 +51,7 @@ class JointLimits:
         return cls(-far, far, far, far, np.full(joints, deceleration))
 
     def apply(self, position: Floats, velocity: Floats, wanted: Floats, wanted_velocity: Floats,
-              elapsed_s: float) -> tuple[Floats, Floats, bool]:
+              elapsed_s: float, tick_s: float) -> tuple[Floats, Floats, bool]:
         """The next command that the limits allow.
 
         Args:
@@ -60,6 +60,8 @@ class JointLimits:
             wanted: where the plan is now.
             wanted_velocity: how fast the plan moves now.
             elapsed_s: time between the commands [s].
+            tick_s: the same as planned [s].  Where ticks were missed, a step is still no longer
+                than the speed limit allows in one: an arm is given steps, not speeds.
 
         Returns:
             position, velocity, and whether a limit changed them.  A joint that is within its
@@ -70,9 +72,11 @@ class JointLimits:
         outside = (
             (np.abs(needed) > self.velocity + _TOLERANCE)
             | (np.abs(needed - velocity) > self.acceleration * elapsed_s + _TOLERANCE)
+            | (np.abs(wanted - position) > self.velocity * tick_s + _TOLERANCE)
             | (wanted < self.lower) | (wanted > self.upper))
         if not outside.any():
             return wanted, wanted_velocity, False
+        elapsed_s = min(elapsed_s, tick_s)
         goal = np.clip(wanted, self.lower, self.upper)
         goal_velocity = np.where(goal == wanted, wanted_velocity, 0.0)
         error = goal - position

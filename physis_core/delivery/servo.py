@@ -12,6 +12,9 @@ from physis_core.delivery.ring import ServoState
 from physis_core.delivery.timeline import Sample, Timeline, hermite
 from physis_core.units import s_from_ns
 
+# Measured joints may be so old; what was measured before the arm rested says nothing about where it
+# rests.
+_SETTLED_NS = 300_000_000
 # A change of plan smaller than this is rounding, not a jump to be smoothed [rad, rad/s].
 _SEAMLESS = 1e-9
 
@@ -56,7 +59,8 @@ class ServoPlayer:
     and hold.  Time is an argument: the caller owns the clock.
     """
 
-    def __init__(self, limits: JointLimits, splice_s: float, restart_tolerance: float) -> None:
+    def __init__(self, limits: JointLimits, splice_s: float, restart_tolerance: float,
+                 tick_s: float) -> None:
         """Make a player that is idle.
 
         Args:
@@ -64,16 +68,19 @@ class ServoPlayer:
             splice_s: time in which a jump of the plan fades out, as far as limits allow [s].
             restart_tolerance: a resting arm that is found further than this from its last command
                 was moved by somebody: the next epoch starts where it is [rad].
+            tick_s: planned time between steps [s]; missed ones make no command step longer.
         """
         self._limits = limits
         self._splice_s = splice_s
         self._restart_tolerance = restart_tolerance
+        self._tick_s = tick_s
         self._timeline = Timeline()
         self._pending: list[PlannedChunk] = []
         self._measured: Floats | None = None
         self._position: Floats | None = None
         self._velocity = np.zeros_like(limits.lower)
         self._last_ns = 0
+        self._moved_ns = 0
         self._splice: _Splice | None = None
         self._effective: PlannedChunk | None = None
         self._towards: PlannedChunk | None = None
@@ -107,11 +114,14 @@ class ServoPlayer:
     def accept(self, chunk: PlannedChunk, measured: Floats) -> None:
         """Take a chunk, to be planned at the next step; one of another epoch is ignored.
 
-        ``measured`` says where the joints are (NaN: unknown); see ``restart_tolerance``.
+        ``measured`` says where the joints are or lately were (NaN: unknown); see
+        ``restart_tolerance``.
         """
         if chunk.epoch == self.epoch and self.state is not ServoState.STOPPED:
             self._pending.append(chunk)
-            self._measured = measured if np.isfinite(measured).all() else None
+            settled = (self._position is None
+                       or self._last_ns - self._moved_ns >= _SETTLED_NS)
+            self._measured = measured if settled and np.isfinite(measured).all() else None
 
     def begin_epoch(self, epoch: int) -> None:
         """Forget every plan and every stop: joints come to rest and wait for a new chunk."""
@@ -134,6 +144,8 @@ class ServoPlayer:
         """
         elapsed_ns = now_ns - self._last_ns
         self._last_ns = now_ns
+        if self._velocity.any():
+            self._moved_ns = now_ns
         changed = self._commit_pending(now_ns)
         sample = self._timeline.sample(now_ns)
         if sample is None:
@@ -200,7 +212,7 @@ class ServoPlayer:
         else:
             wanted, wanted_velocity = wanted + fading[0], wanted_velocity + fading[1]
         self._position, self._velocity, limited = self._limits.apply(
-            position, self._velocity, wanted, wanted_velocity, elapsed_s)
+            position, self._velocity, wanted, wanted_velocity, elapsed_s, self._tick_s)
         self.limited += limited
         return self._position, self._velocity
 
@@ -213,7 +225,7 @@ class ServoPlayer:
         self._effective = self._towards = None
         self._splice = None
         self._position, self._velocity = self._limits.brake(
-            self._position, self._velocity, elapsed_s)
+            self._position, self._velocity, min(elapsed_s, self._tick_s))
         return Command(self._position, self._velocity)
 
 

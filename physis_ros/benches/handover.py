@@ -112,7 +112,7 @@ def _measure(strategy: str, latency: int, args: argparse.Namespace,
     handover = make_handover(strategy, blend_ns=60 * NS_PER_MS, decay=0.5, prefix_points=2)
     buffer = OutputBuffer(handover, period_ns, _FAR_NS)
     joints = chunks[0].positions.shape[1]
-    player = ServoPlayer(JointLimits.none(joints, 20.0), 0.06, 0.1)
+    player = ServoPlayer(JointLimits.none(joints, 20.0), 0.06, 0.1, 1.0 / args.servo_hz)
     for side in (buffer, player):
         side.begin_epoch(1)
     unknown = np.full(joints, np.nan)

@@ -33,8 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help='longest time from a fault to rest [s]')
     parser.add_argument('--said-s', type=float, default=4.0,
                         help='longest time until diagnostics name it [s]')
-    parser.add_argument('--jump-rad', type=float, default=0.15,
-                        help='largest difference between two commands at 250 Hz [rad]')
+    parser.add_argument('--jump-rad', type=float, default=0.035,
+                        help='largest difference between two commands that were sent one after '
+                        'the other [rad]; 8 rad/s at 250 Hz are 0.032')
     parser.add_argument('--json', action='store_true', help='print JSON')
 
 
@@ -74,14 +75,14 @@ def _drill(args: argparse.Namespace, group: ProcessGroup, bounds: Bounds) -> lis
 
 def _show(outcomes: list[Outcome]) -> None:
     table = Table(title='fault drill')
-    for column in ('fault', 'to rest [s]', 'to message [s]', 'largest jump [rad]', 'goes on',
-                   'within bounds', 'what diagnostics said'):
+    for column in ('fault', 'to rest [s]', 'to message [s]', 'largest jump [rad]', 'lost',
+                   'goes on', 'within bounds', 'what diagnostics said'):
         table.add_column(column)
     for outcome in outcomes:
         table.add_row(
             outcome.fault, _seconds(outcome.safe_s), _seconds(outcome.said_s),
-            f'{outcome.jump_rad:.4f}', _word(outcome.recovered), _word(outcome.within_bounds),
-            outcome.said)
+            f'{outcome.jump_rad:.4f}', str(outcome.lost_commands), _word(outcome.recovered),
+            _word(outcome.within_bounds), outcome.said)
     Console(width=130).print(table)
 
 

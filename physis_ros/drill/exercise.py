@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from std_srvs.srv import Trigger
 from physis_core.units import NS_PER_S
 from physis_ros.demo.calls import Calls, NoAnswer
 from physis_ros.drill.faults import Fault
-from physis_ros.drill.robot import DrillRobot
+from physis_ros.drill.robot import Commanded, DrillRobot
 
 # Commands that do not differ for so long are rest.
 _REST_S = 0.1
@@ -31,7 +32,8 @@ class Bounds:
     Attributes:
         safe_s: from the fault until the robot rests, where it must [s].
         said_s: from the fault until diagnostics name it, where they must [s].
-        jump_rad: largest difference between two commands that follow one another [rad].
+        jump_rad: largest difference between two commands that were sent one after the other
+            [rad].
     """
 
     safe_s: float
@@ -47,7 +49,8 @@ class Outcome:
         fault: its name.
         safe_s: from the fault until the robot rested [s]; None: it had no reason to, or did not.
         said_s: from the fault until diagnostics named it [s]; None likewise.
-        jump_rad: largest difference between two commands.
+        jump_rad: largest difference between two commands that were sent one after the other.
+        lost_commands: sent, and not received by the robot of the drill.
         said: the message that named it.
         recovered: whether it went on after it was mended and reset.
         within_bounds: whether all of that is as it must be.
@@ -57,6 +60,7 @@ class Outcome:
     safe_s: float | None
     said_s: float | None
     jump_rad: float
+    lost_commands: int
     said: str
     recovered: bool
     within_bounds: bool
@@ -93,9 +97,9 @@ class Exercise:
             self._wait(lambda: bool(self._named), begin_ns, self._bounds.said_s)
         self._calls.spin(_AFTER_S)
         safe_s = self._rest_s(begin_ns) if fault.stops else None
-        jump_rad = self._largest_jump(begin_ns)
         fault.mend()
         recovered = self._recover()
+        jump_rad, lost = self._largest_jump(begin_ns)
         said_s, said = None, ''
         if self._named:
             said_s, said = (self._named[0][0] - begin_ns) / NS_PER_S, self._named[0][1]
@@ -103,7 +107,8 @@ class Exercise:
         within = (recovered and jump_rad <= bounds.jump_rad
                   and (not fault.stops or (safe_s is not None and safe_s <= bounds.safe_s))
                   and (not fault.status or (said_s is not None and said_s <= bounds.said_s)))
-        return Outcome(fault.name, safe_s, said_s, jump_rad, said, recovered, within)
+        return Outcome(fault.name, safe_s, said_s, jump_rad, lost, said, recovered,
+                       within)
 
     def _wait(self, condition: Callable[[], bool], begin_ns: int, limit_s: float) -> None:
         """Spin until it holds or the limit is over; what was seen is judged later."""
@@ -117,6 +122,7 @@ class Exercise:
         while time.monotonic() < until_s:
             with suppress(NoAnswer):
                 self._calls.call(Trigger, '/wam_node/reset', Trigger.Request(), limit_s=20.0)
+                self._calls.spin(_AFTER_S)  # what moved before the reset does not count
                 self._calls.wait_until(self._moving, 5.0, 'movement')
                 return True
             self._calls.spin(_AFTER_S)
@@ -135,18 +141,24 @@ class Exercise:
         return 0.0 if last_ns is None else (last_ns - begin_ns) / NS_PER_S
 
     def _last_move_ns(self, since_ns: int) -> int | None:
-        commands = [command for command in self._robot.commands if command[0] >= since_ns]
-        for (_, before), (after_ns, after) in zip(commands[-2::-1], commands[:0:-1], strict=True):
-            if np.abs(after - before).max() > _MOVING_RAD:
-                return after_ns
+        for after, before in pairwise(reversed(self._since(since_ns))):
+            if np.abs(after.position - before.position).max() > _MOVING_RAD:
+                return after.time_ns
         return None
 
-    def _largest_jump(self, since_ns: int) -> float:
-        positions = [position for time_ns, position in self._robot.commands
-                     if time_ns >= since_ns]
-        if len(positions) < 2:
-            return 0.0
-        return float(np.abs(np.diff(np.array(positions), axis=0)).max())
+    def _largest_jump(self, since_ns: int) -> tuple[float, int]:
+        """The largest difference [rad], and how many commands were lost on the way here."""
+        jumps, lost = [0.0], 0
+        for before, after in pairwise(self._since(since_ns)):
+            missing = after.number - before.number - 1
+            if missing > 0:
+                lost += missing
+            else:
+                jumps.append(float(np.abs(after.position - before.position).max()))
+        return max(jumps), lost
+
+    def _since(self, since_ns: int) -> list[Commanded]:
+        return [command for command in self._robot.commands if command.time_ns >= since_ns]
 
     def _take(self, message: DiagnosticArray) -> None:
         fault = self._fault

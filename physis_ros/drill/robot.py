@@ -5,6 +5,10 @@ from __future__ import annotations
 import array
 import threading
 import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from rclpy.node import Node
@@ -25,6 +29,21 @@ _TICK_S = 0.002
 _KEPT_S = 60.0
 
 
+@dataclass(frozen=True, eq=False)
+class Commanded:
+    """A command as it was received.
+
+    Attributes:
+        time_ns: when (steady clock).
+        number: counts the commands of the sender; a gap: one was lost on the way.
+        position: ``[joints]`` [rad].
+    """
+
+    time_ns: int
+    number: int
+    position: Floats
+
+
 class DrillRobot(Node):
     """Joints are where they were last commanded to be; images are noise, so that a policy moves.
 
@@ -39,7 +58,7 @@ class DrillRobot(Node):
         self.nan_joint = ''
         self.order = JOINTS
         self.clock_offset_ns = time.time_ns() - time.monotonic_ns()
-        self.commands: list[tuple[int, Floats]] = []
+        self.commands: deque[Commanded] = deque()
         self._position = np.zeros(len(JOINTS))
         self._random = np.random.default_rng(0)
         self._pixels = {camera: self._noise() for camera in CAMERAS}
@@ -105,13 +124,13 @@ class DrillRobot(Node):
             message.data = self._pixels[camera]
             publisher.publish(message)
 
-    def _take_command(self, message: Float64MultiArray) -> None:
+    def _take_command(self, message: Float64MultiArray, info: Mapping[str, Any]) -> None:
         position = np.array(message.data)
         self._position = position
         now_ns = time.monotonic_ns()
-        self.commands.append((now_ns, position))
-        while self.commands[0][0] < now_ns - round(_KEPT_S * NS_PER_S):
-            self.commands.pop(0)
+        self.commands.append(Commanded(now_ns, info['publication_sequence_number'], position))
+        while self.commands[0].time_ns < now_ns - round(_KEPT_S * NS_PER_S):
+            self.commands.popleft()
 
     def _noise(self) -> array.array[int]:
         return array.array('B', self._random.integers(0, 255, 64 * 64 * 3, np.uint8).tobytes())

@@ -18,7 +18,8 @@ DECELERATION = 10.0
 
 
 def player(limits: JointLimits | None = None, splice_s: float = 0.06) -> ServoPlayer:
-    player = ServoPlayer(limits or JointLimits.none(2, DECELERATION), splice_s, 0.1)
+    player = ServoPlayer(limits or JointLimits.none(2, DECELERATION), splice_s, 0.1,
+                         TICK_NS * 1e-9)
     player.begin_epoch(1)
     return player
 
@@ -183,6 +184,21 @@ def test_an_arm_that_was_moved_meanwhile_starts_from_where_it_is(found: float, s
     assert first.position == pytest.approx(expected)
 
 
+def test_a_measurement_from_before_the_arm_rested_does_not_move_it() -> None:
+    """The first chunk of an epoch is there while the arm still brakes: it says where it was."""
+    servo = player()
+    servo.accept(ramp(0, 0, speed=3.0), np.zeros(2))
+    commands = said(run(servo, TICK_NS, 160 * MS))
+    servo.begin_epoch(2)
+    commands += said(run(servo, 160 * MS, 200 * MS))
+    where_it_was = commands[-1].position
+    servo.accept(ramp(0, 700 * MS, start=1.2, speed=0.0, epoch=2), where_it_was)
+    commands += said(run(servo, 200 * MS, 900 * MS))
+    assert commands[-1].position == pytest.approx(1.2)
+    position_step, _ = biggest_steps(commands)
+    assert position_step < 0.1  # it came to rest 0.3 rad further on
+
+
 def test_limits_hold_and_are_met_without_overshoot() -> None:
     limits = JointLimits(
         np.full(2, -1.0), np.full(2, 1.0), np.full(2, 1.5), np.full(2, 20.0), np.full(2, 10.0))
@@ -219,6 +235,28 @@ def test_missed_ticks_do_not_shift_the_plan() -> None:
     command = servo.step(240 * MS)
     assert command is not None
     assert command.position == pytest.approx(0.14, abs=1e-9)
+
+
+@pytest.mark.parametrize('missed', [1, 4, 20])
+@pytest.mark.parametrize('ends', [False, True])
+def test_missed_ticks_never_make_a_command_step_longer_than_the_speed_limit_allows(
+        missed: int, ends: bool) -> None:
+    """The arm holds the last command while ticks are missed: it must not be thrown afterwards."""
+    speed, tick_s = 8.0, TICK_NS * 1e-9
+    limits = JointLimits(
+        np.full(2, -9.0), np.full(2, 9.0), np.full(2, speed), np.full(2, 2000.0), np.full(2, 50.0))
+    servo = player(limits)
+    servo.accept(ramp(0, 0, speed=0.75 * speed, points=12), np.zeros(2))
+    commands = said(run(servo, TICK_NS, 160 * MS))
+    assert commands[-1].velocity == pytest.approx(0.75 * speed)  # it follows the plan exactly
+    if ends:
+        servo.stop('by the test')
+    # The last tick was at 156 ms; those until `resumed` never ran.
+    resumed = (156 + 4 * (missed + 1)) * MS
+    commands += said(run(servo, resumed, 700 * MS))
+    position_step, _ = biggest_steps(commands)
+    assert 0.75 * speed * tick_s < position_step <= speed * tick_s + 1e-9
+    assert not commands[-1].velocity.any()
 
 
 def test_the_state_stays_bounded() -> None:

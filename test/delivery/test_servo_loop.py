@@ -51,7 +51,7 @@ def bench() -> Iterator[Bench]:
     reader = RingReader.open(name)
     assert reader is not None
     published: list[Floats] = []
-    player = ServoPlayer(JointLimits.none(2, 10.0), 0.06, 0.1)
+    player = ServoPlayer(JointLimits.none(2, 10.0), 0.06, 0.1, 0.004)
     bench = Bench(writer, ServoLoop(reader, player, published.append, 250.0, False), published)
     yield bench
     reader.close()

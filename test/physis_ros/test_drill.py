@@ -15,7 +15,7 @@ pytest.importorskip('rclpy', reason='the ROS 2 wheels are not installed')
 from physis_core.delivery.shared_file import FOLDER, SharedFile
 
 # What a busy machine may add is not what is tested: benches measure times.
-PATIENT = ('--safe-s', '15', '--said-s', '20', '--jump-rad', '0.5')
+PATIENT = ('--safe-s', '15', '--said-s', '20')
 WITH_REST = ('engine worker killed', 'stop request')
 WITHOUT = ('joint order changed',)
 
