@@ -22,7 +22,7 @@ from physis_core.delivery.chunk import (
     finite_positions,
 )
 from physis_core.delivery.ring import RingWriter, ServoFeedback
-from physis_core.delivery.timeline import braking
+from physis_core.delivery.timeline import Timeline
 from physis_core.errors import InputError, StreamError
 from physis_core.observability.stream_account import StreamAccount, StreamNumbers
 from physis_core.runtime.engine import FinishedChunk, Stream
@@ -38,7 +38,8 @@ class ChunkDelivery:
 
     def __init__(self, stream: Stream, policy: Policy, buffer: OutputBuffer, ring: RingWriter,
                  account: StreamAccount, measured: Callable[[], Floats],
-                 publish: Callable[[PlannedChunk], None], failed: Callable[[str], None]) -> None:
+                 publish: Callable[[PlannedChunk], None], give_up: Callable[[Timeline], None],
+                 failed: Callable[[str], None]) -> None:
         """Prepare to deliver; :meth:`start` does.
 
         Args:
@@ -49,6 +50,8 @@ class ChunkDelivery:
             account: keeps the numbers.
             measured: where the joints are now (called in the delivery thread).
             publish: publishes a delivered chunk (called in the delivery thread).
+            give_up: told what was planned when that is given up, by a stop, a reset or the end
+                (called by whoever stops, resets or closes, when no chunk can come any more).
             failed: told once when the stream ends by itself, or makes actions that cannot be
                 executed (called in the delivery thread).
         """
@@ -59,6 +62,7 @@ class ChunkDelivery:
         self._account = account
         self._measured = measured
         self._publish = publish
+        self._give_up = give_up
         self._failed = failed
         self._lock = threading.Lock()
         self._awaited: OrderedDict[tuple[int, int], PlannedChunk] = OrderedDict()
@@ -86,6 +90,7 @@ class ChunkDelivery:
         # there.  A chunk of the old epoch that slips in between is dropped by its number.
         epoch = self.stream.reset()
         with self._lock:
+            self._give_up(self._buffer.plan)
             self._begin_epoch(epoch)
         return epoch
 
@@ -110,27 +115,17 @@ class ChunkDelivery:
                 positions[point] = measured if sample is None else sample.position
             return positions
 
-    def stop(self, reason: str, deceleration: float, sent_early_ns: int) -> PlannedChunk | None:
-        """Latch a stop: first no more chunks, then the servo is told to come to rest.
+    def stop(self, reason: str) -> None:
+        """Latch a stop: first no more chunks, then everybody is told to come to rest.
 
-        Args:
-            reason: why, for diagnostics.
-            deceleration: of every joint on the way to rest [rad/s^2].
-            sent_early_ns: how long before its begin the plan is sent to those who follow it: what
-                they have and have not begun must be taken back too.
-
-        Returns:
-            the way to rest from where the plan is, for whoever follows the plan without the
-            servo; None where nothing is being played.
+        ``reason`` is for diagnostics.
         """
         self.pause(True)
         with self._lock:
-            now_ns = time.monotonic_ns()
             self._ring.tell(epoch=self._buffer.epoch, active=True, stop=reason,
-                            heartbeat_ns=now_ns)
-            plan = self._buffer.plan
-            sample = plan.sample(now_ns) or plan.sample(now_ns + sent_early_ns)
-            return None if sample is None else braking(sample.chunk, sample, deceleration)
+                            heartbeat_ns=time.monotonic_ns())
+            self._give_up(self._buffer.plan)
+            self._buffer.plan.clear()
 
     def close(self) -> None:
         """Stop delivering, end the stream, and let the servo come to rest and be silent."""
@@ -139,6 +134,7 @@ class ChunkDelivery:
         if threading.current_thread() is not self._thread:
             self._thread.join()
         with self._lock:
+            self._give_up(self._buffer.plan)
             self._ring.tell(epoch=self._buffer.epoch, active=False, stop='',
                             heartbeat_ns=time.monotonic_ns())
 
@@ -194,11 +190,14 @@ class ChunkDelivery:
         chunk = planned(finished, self._policy)
         measured = self._measured()
         with self._lock:
+            if self._ring.control.stop:
+                return
             now_ns = time.monotonic_ns()
             delivery = self._buffer.offer(chunk, now_ns)
             if chunk.epoch == self._buffer.epoch:
-                self._account.finished(chunk.finished_ns, chunk.due_ns, now_ns)
-            if delivery.chunk is None or self._ring.control.stop:
+                self._account.finished(
+                    chunk.finished_ns, chunk.due_ns, now_ns, dropped=delivery.chunk is None)
+            if delivery.chunk is None:
                 return
             self._ring.write(delivery.chunk, measured)
             self._account.delivered(chunk.capture_ns, now_ns)

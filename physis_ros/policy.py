@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from physis_ros.parameters import Settings
 POSITIONS = 'positions'
 PREFIX = 'prefix'
 """Input of models for real-time chunking: the positions already promised, [points, joints]."""
+_WRENCH = 6
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def make_policy(settings: Settings) -> Policy:
     policy = Policy(spec, description, plan, tuple(settings['joints.names']),
                     settings['compute'])
     _check_actions(policy)
-    _check_inputs(policy, settings['camera_names'], settings['joints.input'])
+    _check_inputs(policy, settings)
     return policy
 
 
@@ -112,22 +112,37 @@ def _check_actions(policy: Policy) -> None:
         raise InputError(f'parameter `joints.names` names a joint twice: {list(policy.joints)}')
 
 
-def _check_inputs(policy: Policy, cameras: Sequence[str], joints_input: str) -> None:
-    wanted, name = policy.description.observation, policy.description.name
-    given = [*cameras, *([joints_input] if joints_input else [])]
-    for source in given:
+def _check_inputs(policy: Policy, settings: Settings) -> None:
+    description = policy.description
+    wanted, name = description.observation, description.name
+    cameras: list[str] = settings['camera_names']
+    instruction: str = settings['instruction.input']
+    singles = {parameter: settings[parameter]
+               for parameter in ('joints.input', 'wrench.input') if settings[parameter]}
+    for parameter, source in (*(('camera_names', camera) for camera in cameras),
+                              *singles.items()):
         if source not in wanted:
             raise InputError(f'model `{name}` has no input `{source}`; its inputs are '
-                             f'{", ".join(wanted)}: correct `camera_names` or `joints.input`')
-    missing = [source for source in wanted if source not in given and source != PREFIX]
+                             f'{", ".join(wanted)}: correct `{parameter}`')
+    given = [*cameras, *singles.values(), *([instruction] if instruction else [])]
+    twice = [source for source in given if given.count(source) > 1]
+    if twice:
+        raise InputError(f'input `{twice[0]}` of model `{name}` has two sources; name it once '
+                         'in `camera_names`, `joints.input`, `wrench.input`, `instruction.input`')
+    missing = [source for source in (*wanted, *description.prompt)
+               if source not in given and source != PREFIX]
     if missing:
         raise InputError(f'model `{name}` needs input `{missing[0]}`, and no source is named so; '
-                         'add it to `camera_names`, or set `joints.input`')
+                         'add it to `camera_names`, or set `joints.input`, `wrench.input` or '
+                         '`instruction.input`')
     for camera in cameras:
         shape = wanted[camera].shape
         if len(shape) != 3 or shape[2] != 3:
             raise InputError(f'input `{camera}` of model `{name}` has shape {shape}, which is no '
                              'RGB image; it cannot be one of `camera_names`')
-    if joints_input and wanted[joints_input].elements != len(policy.joints):
-        raise InputError(f'input `{joints_input}` of model `{name}` has '
-                         f'{wanted[joints_input].elements} values for {len(policy.joints)} joints')
+    for parameter, what, values in (('joints.input', 'joints', len(policy.joints)),
+                                    ('wrench.input', 'numbers of a wrench', _WRENCH)):
+        source = singles.get(parameter)
+        if source is not None and wanted[source].elements != values:
+            raise InputError(f'input `{source}` of model `{name}` has {wanted[source].elements} '
+                             f'values for {values} {what}; correct `{parameter}`')

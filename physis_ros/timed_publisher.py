@@ -27,7 +27,7 @@ class TimedPublisher(Generic[Message]):
         """Start waiting.
 
         Args:
-            publish: sends a message (called in this object's thread).
+            publish: sends a message (called in this object's thread, or in that of `only`).
             early_ns: how long before its due time a message is sent.
         """
         self._publish = publish
@@ -48,6 +48,12 @@ class TimedPublisher(Generic[Message]):
         """Forget what waits. When this returns, nothing given before is sent any more."""
         with self._news:
             self._waiting.clear()
+
+    def only(self, message: Message) -> None:
+        """Send `message` at once (in this thread), and nothing that was given before it."""
+        with self._news:
+            self._waiting.clear()
+            self._publish(message)
 
     def close(self) -> None:
         """Forget what waits, and end the thread."""

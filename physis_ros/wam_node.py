@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,11 +19,19 @@ import numpy as np
 import rclpy
 import torch
 from diagnostic_msgs.msg import DiagnosticArray
+from rcl_interfaces.msg import SetParametersResult
 from rclpy.clock import Clock, ClockType
 from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
-from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.lifecycle import (
+    LifecycleNode,
+    LifecyclePublisher,
+    LifecycleState,
+    TransitionCallbackReturn,
+)
+from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
+from rclpy.signals import SignalHandlerOptions
 from rclpy.timer import Timer
 from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
@@ -31,21 +40,29 @@ from physis_core.delivery.buffer import OutputBuffer
 from physis_core.delivery.chunk import Floats, PlannedChunk
 from physis_core.delivery.handover import make_handover
 from physis_core.delivery.ring import RingFormat, RingWriter
-from physis_core.errors import PhysisError, StreamError
+from physis_core.delivery.timeline import Timeline
+from physis_core.errors import InputError, PhysisError, StreamError
 from physis_core.observability.stream_account import StreamAccount
 from physis_core.runtime.engine import Engine, EngineOptions, StreamOptions
 from physis_core.units import NS_PER_MS, NS_PER_S
 from physis_ros.chunk_delivery import ChunkDelivery
-from physis_ros.chunk_messages import action_chunk, joint_trajectory, stop_trajectory
+from physis_ros.chunk_messages import (
+    action_chunk,
+    joint_trajectory,
+    stop_trajectory,
+    way_to_rest,
+)
+from physis_ros.device_status import DeviceWatch
 from physis_ros.diagnostics import Thresholds, statuses
-from physis_ros.ending import interrupt_once
 from physis_ros.ingest.observation import Observation
 from physis_ros.ingest.subscriptions import Ingest
 from physis_ros.msg import ActionChunk, StreamReport
+from physis_ros.pipeline_status import PipelineWatch
 from physis_ros.policy import PREFIX, Policy, make_policy
 from physis_ros.replay.recording import SessionRecording
 from physis_ros.ring_name import ring_name
 from physis_ros.stage_status import stage_status
+from physis_ros.status import Limit, component
 from physis_ros.steady_time import SteadyTime
 from physis_ros.stream_report import StreamStatus, stream_report
 from physis_ros.timed_publisher import TimedPublisher
@@ -56,6 +73,9 @@ _DIAGNOSTICS_HZ = 1.0
 # A lost worker is replaced within seconds; a reset waits that long for the stream to come back.
 _REOPEN_S = 10.0
 _REOPEN_RETRY_S = 0.05
+# How long an idle node takes to see that it is told to end.
+_LOOK_S = 0.1
+_INSTRUCTION = 'instruction.text'
 
 EngineFactory = Callable[[Policy], Engine]
 
@@ -72,24 +92,34 @@ class WamNode(LifecycleNode):
     the stream ends by itself.
     """
 
-    def __init__(self, start: EngineFactory = start_engine) -> None:
-        super().__init__('wam_node')
+    def __init__(self, start: EngineFactory = start_engine,
+                 arguments: Sequence[str] | None = None) -> None:
+        """``start`` starts the engine; ``arguments`` are those of a ROS command line."""
+        super().__init__('wam_node', cli_args=arguments)
         self._start_engine = start
         self._settings = declare_wam_settings(self)
         self._steady_clock = Clock(clock_type=ClockType.STEADY_TIME)
         self._state = 'unconfigured'
         self._policy: Policy | None = None
         self._engine: Engine | None = None
+        self._pipeline: PipelineWatch | None = None
+        self._devices: DeviceWatch | None = None
         self._ring: RingWriter | None = None
         self._ingest: Ingest | None = None
         self._delivery: ChunkDelivery | None = None
         self._timed: TimedPublisher[JointTrajectory] | None = None
         self._times: SteadyTime | None = None
+        self._chunks: LifecyclePublisher | None = None
+        self._reports: LifecyclePublisher | None = None
+        self._trajectories: LifecyclePublisher | None = None
         self._recording: SessionRecording | None = None
         self._stream_timers: list[Timer] = []
         self._paused_by_user = False
         self._unfit: list[str] = []
+        self._prompt: dict[str, np.ndarray] = {}
         self._fault = ''
+        self.add_on_set_parameters_callback(self._check_instruction)
+        self.add_post_set_parameters_callback(self._take_instruction)
         self._diagnostics = self.create_publisher(DiagnosticArray, '/diagnostics', 10)
         self.create_timer(1.0 / _DIAGNOSTICS_HZ, self._publish_diagnostics,
                           clock=self._steady_clock)
@@ -162,7 +192,12 @@ class WamNode(LifecycleNode):
         self._ring = RingWriter(
             ring_name(settings['ring'], self.get_namespace()),
             RingFormat(policy.joints, policy.points))
+        # Before the processes are started: what it refuses needs none of them.
+        self._ingest = Ingest(
+            self, settings, policy, self._times, self._observe, self._instructed)
         self._engine = self._start_engine(policy)
+        self._pipeline = PipelineWatch(self._engine, settings['window_s'])
+        self._devices = DeviceWatch()
         # A chunk that was not delivered within its horizon is of no use to anybody; a receiver
         # that asks for a deadline is told by the middleware when chunks stay away.
         chunk_quality = QoSProfile(
@@ -172,13 +207,11 @@ class WamNode(LifecycleNode):
             ActionChunk, '~/action_chunk', chunk_quality)
         self._reports = self.create_lifecycle_publisher(
             StreamReport, '~/stream_report', QoSProfile(depth=10))
-        self._trajectories = None
         if settings['trajectory.topic']:
             self._trajectories = self.create_lifecycle_publisher(
                 JointTrajectory, settings['trajectory.topic'], chunk_quality)
             self._timed = TimedPublisher(
                 self._trajectories.publish, round(settings['trajectory.early_ms'] * NS_PER_MS))
-        self._ingest = Ingest(self, settings, policy, self._times, self._observe)
         self._stream_timers = [
             self.create_timer(1.0 / _WATCH_HZ, self._watch, clock=self._steady_clock),
             self.create_timer(1.0 / settings['report_hz'], self._publish_report,
@@ -190,17 +223,15 @@ class WamNode(LifecycleNode):
         self._stream_timers.clear()
         if self._timed is not None:
             self._timed.close()
-        if self._ingest is not None:
-            self._ingest.close()
-            for publisher in (self._chunks, self._reports, self._trajectories):
-                if publisher is not None:
-                    self.destroy_lifecycle_publisher(publisher)
-        if self._engine is not None:
-            self._engine.close()
-        if self._ring is not None:
-            self._ring.close()
+        for publisher in (self._chunks, self._reports, self._trajectories):
+            if publisher is not None:
+                self.destroy_lifecycle_publisher(publisher)
+        for part in (self._ingest, self._engine, self._devices, self._ring):
+            if part is not None:
+                part.close()
         self._policy = self._engine = self._ring = self._ingest = self._times = None
-        self._timed = None
+        self._timed = self._pipeline = self._devices = None
+        self._chunks = self._reports = self._trajectories = None
 
     # -- the stream -----------------------------------------------------------------------------
 
@@ -209,9 +240,10 @@ class WamNode(LifecycleNode):
         assert self._engine and self._policy and self._ring and self._ingest and self._times
         period_ns = round(settings['period_ms'] * NS_PER_MS)
         self._recording = self._new_recording(self._policy)
+        self._prompt = self._wanted_prompt()
         stream = self._engine.open_stream(StreamOptions(
             seed=settings['seed'], period_ns=period_ns,
-            lead_ns=round(settings['lead_ms'] * NS_PER_MS)))
+            lead_ns=round(settings['lead_ms'] * NS_PER_MS), prompt=self._prompt))
         handover = make_handover(
             settings['handover.strategy'], decay=settings['handover.decay'],
             blend_ns=round(settings['handover.blend_ms'] * NS_PER_MS),
@@ -220,7 +252,7 @@ class WamNode(LifecycleNode):
             stream, self._policy,
             OutputBuffer(handover, period_ns, round(settings['max_age_ms'] * NS_PER_MS)),
             self._ring, StreamAccount(settings['window_s'], settings['warm_up_chunks']),
-            self._measured, self._publish_chunk, self._fail)
+            self._measured, self._publish_chunk, self._come_to_rest, self._fail)
         self._delivery.start()
         self._times.jump_ns()
         self._ingest.clear()
@@ -237,7 +269,6 @@ class WamNode(LifecycleNode):
         if self._recording is not None:
             self._recording.close()
         self._recording = None
-        self._forget_trajectories()
 
     def _new_recording(self, policy: Policy) -> SessionRecording | None:
         settings = self._settings
@@ -247,15 +278,22 @@ class WamNode(LifecycleNode):
             Path(settings['record']),
             {camera: settings[f'cameras.{camera}.topic'] for camera in settings['camera_names']},
             settings['joints.input'], settings['joints.topic'], policy.joints)
-        self.get_logger().info(f'recording to {recording.folder}')
+        self.get_logger().info(f'recording {", ".join(self._recorded_inputs())} and chunks to '
+                               f'{recording.folder}')
         return recording
+
+    def _recorded_inputs(self) -> list[str]:
+        """Cameras and joints; a recording has no place for other sources."""
+        settings = self._settings
+        return [*settings['camera_names'], *filter(None, [settings['joints.input']])]
 
     def _observe(self, observation: Observation) -> None:
         if self._delivery is None or self._fault:
             return
         if self._recording is not None and self._times is not None:
             self._recording.observation(
-                observation.arrays, self._times.stamp(observation.capture_ns),
+                {name: observation.arrays[name] for name in self._recorded_inputs()},
+                self._times.stamp(observation.capture_ns),
                 self._times.stamp(time.monotonic_ns()))
         try:
             self._delivery.stream.observe(
@@ -284,18 +322,25 @@ class WamNode(LifecycleNode):
         self.get_logger().error(f'stopped: {reason}; call ~/reset to go on')
         if self._delivery is None:
             return
-        rest = self._delivery.stop(reason, self._settings['trajectory.deceleration'],
-                                   round(self._settings['trajectory.early_ms'] * NS_PER_MS))
-        self._forget_trajectories()
-        if self._timed is not None and rest is not None:
-            # The producer is stopped and nothing waits: this is the last thing that is said.
-            assert self._policy is not None
-            self._timed.give(stop_trajectory(rest, self._policy.joints), rest.due_ns)
+        self._delivery.stop(reason)
 
-    def _forget_trajectories(self) -> None:
-        """Trajectories that wait for their time are not sent."""
-        if self._timed is not None:
+    def _come_to_rest(self, plan: Timeline) -> None:
+        """Stop whoever follows trajectories: the last thing that is said of a plan.
+
+        Called when no chunk of it can come any more.  What waits for its time is not sent.
+        """
+        if self._timed is None:
+            return
+        assert self._policy is not None
+        settings, policy = self._settings, self._policy
+        rest = way_to_rest(
+            plan, time.monotonic_ns(), policy.control_period_ns,
+            round(settings['trajectory.early_ms'] * NS_PER_MS),
+            settings['trajectory.deceleration'])
+        if rest is None:
             self._timed.clear()
+        else:
+            self._timed.only(stop_trajectory(rest, policy.joints))
 
     def _apply_pause(self) -> None:
         if self._delivery is not None:
@@ -320,7 +365,7 @@ class WamNode(LifecycleNode):
             with suppress(StreamError):  # an ended stream waits for ~/reset
                 self._begin_epoch()
         self._delivery.look_at_servo(now_ns)
-        unfit = [source.name for source in self._ingest.assembler.unfit(now_ns)]
+        unfit = [source.name for source in self._ingest.unfit(now_ns)]
         if unfit != self._unfit:
             self._unfit = unfit
             if unfit:
@@ -333,25 +378,67 @@ class WamNode(LifecycleNode):
         if self._delivery is None:
             return
         self._delivery.reset()
-        self._forget_trajectories()
         self._ingest.clear()
+
+    # -- instruction ----------------------------------------------------------------------------
+
+    def _wanted_prompt(self) -> dict[str, np.ndarray]:
+        """What the stream is to be opened with."""
+        instruction = self._ingest.instruction if self._ingest is not None else None
+        return {} if instruction is None else instruction.prompt
+
+    def _instructed(self) -> None:
+        """Another instruction: as a prompt it begins a new stream, which a latched stop outlasts.
+
+        As part of the observation it goes with the next one.
+        """
+        assert self._ingest is not None and self._ingest.instruction is not None
+        self.get_logger().info(f'instruction: `{self._ingest.instruction.source.text}`')
+        if self._delivery is None or self._fault or not self._prompt_is_old():
+            return
+        try:
+            self._reopen()
+        except PhysisError as error:
+            self._fail(f'no stream for the new instruction: {error}')
+
+    def _prompt_is_old(self) -> bool:
+        wanted = self._wanted_prompt()
+        return any((self._prompt[name] != wanted[name]).any() for name in wanted)
+
+    def _check_instruction(self, parameters: list[Parameter]) -> SetParametersResult:
+        """Refuse a text that the configured model cannot take."""
+        instruction = self._ingest.instruction if self._ingest is not None else None
+        for parameter in parameters:
+            if parameter.name == _INSTRUCTION and instruction is not None:
+                try:
+                    instruction.encoded(str(parameter.value))
+                except InputError as error:
+                    return SetParametersResult(successful=False, reason=str(error))
+        return SetParametersResult(successful=True)
+
+    def _take_instruction(self, parameters: list[Parameter]) -> None:
+        for parameter in parameters:
+            if parameter.name == _INSTRUCTION and self._ingest is not None:
+                self._ingest.instruct(str(parameter.value))
 
     # -- services -------------------------------------------------------------------------------
 
     def _reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """Begin a new epoch; lifts a stop."""
         response.success = False
-        if self._delivery is None:
+        if self._state != 'active':
             response.message = f'the node is {self._state}; activate it first'
             return response
+        delivery = self._delivery
         try:
-            if self._delivery.stream.ended is not None:
+            if delivery is None or delivery.stream.ended is not None or self._prompt_is_old():
                 self._reopen()
             else:
                 self._begin_epoch()
         except PhysisError as error:
             response.message = f'not reset: {error}'
             return response
+        assert self._delivery is not None
         self._fault = ''
         self._apply_pause()
         response.success = True
@@ -391,7 +478,7 @@ class WamNode(LifecycleNode):
 
     def _publish_chunk(self, chunk: PlannedChunk) -> None:
         """Publish a delivered chunk (delivery thread)."""
-        assert self._policy is not None and self._times is not None
+        assert self._policy and self._times and self._chunks
         joints = self._policy.joints
         if self._recording is not None:
             self._recording.chunk(chunk)
@@ -399,7 +486,7 @@ class WamNode(LifecycleNode):
             action_chunk(chunk, self._settings['stream_id'], joints, self._times))
         if self._timed is not None:
             self._timed.give(joint_trajectory(
-                chunk, joints, self._times, self._settings['trajectory.end_at_rest']),
+                chunk, joints, self._times, self._settings['trajectory.deceleration']),
                 chunk.due_ns)
 
     def _status(self) -> StreamStatus | None:
@@ -411,44 +498,59 @@ class WamNode(LifecycleNode):
         numbers, counts, depth = delivery.numbers(now_ns)
         return StreamStatus(
             now_ns=now_ns, epoch=delivery.epoch,
-            sources=tuple(source.health(now_ns) for source in ingest.assembler.sources),
+            sources=tuple(source.health(now_ns) for source in ingest.sources),
             numbers=numbers, counts=counts, depth=depth, in_flight=delivery.stream.in_flight,
             feedback=feedback, underruns=delivery.underruns(feedback) if feedback else 0,
             paused=self._pause_reason(), fault=self._fault)
 
     def _publish_report(self) -> None:
         status = self._status()
-        if status is not None and self._times is not None:
+        if status is not None and self._times is not None and self._reports is not None:
             self._reports.publish(stream_report(
                 status, self._settings['stream_id'], self._settings['window_s'], self._times))
 
     def _publish_diagnostics(self) -> None:
-        status = self._status()
+        status, name = self._status(), component(self)
         message = DiagnosticArray(status=statuses(
-            self.get_name(), self._state, status, self._thresholds() if status else None))
-        if self._engine is not None:
-            message.status.append(stage_status(self.get_name(), self._engine.stage_logs()))
+            name, self._state, self._fault if self._state == 'active' else '', status,
+            self._thresholds() if status else None))
+        if self._engine is not None and self._pipeline is not None and self._devices is not None:
+            message.status += [
+                stage_status(name, self._engine.stage_logs()),
+                self._pipeline.status(
+                    name, self._delivery.stream if self._delivery is not None else None,
+                    self._limit('held_back_ratio')),
+                self._devices.status(name, self._engine.device_processes(),
+                                     self._limit('temperature_c'), self._limit('memory_share'))]
         message.header.stamp = self.get_clock().now().to_msg()
         self._diagnostics.publish(message)
 
     def _thresholds(self) -> Thresholds:
         settings = self._settings
+        expected_hz = {camera: settings[f'cameras.{camera}.expected_hz']
+                       for camera in settings['camera_names']}
+        expected_hz.update({
+            settings[f'{source}.input']: settings[f'{source}.expected_hz']
+            for source in ('joints', 'wrench') if settings[f'{source}.expected_hz']})
         return Thresholds(
-            warn_age_s=settings['warn.age_ms'] / 1e3, error_age_s=settings['error.age_ms'] / 1e3,
-            warn_on_time=settings['warn.on_time_ratio'],
-            error_on_time=settings['error.on_time_ratio'],
-            warn_rate=settings['warn.rate_share'], error_rate=settings['error.rate_share'],
-            chunk_hz=1e3 / settings['period_ms'],
-            sensor_hz={camera: settings[f'cameras.{camera}.expected_hz']
-                       for camera in settings['camera_names']},
-            lead_s=settings['lead_ms'] / 1e3)
+            age_s=self._limit('age_ms', 1e-3), on_time=self._limit('on_time_ratio'),
+            rate=self._limit('rate_share'), replan=self._limit('replan_share'),
+            dropped=self._limit('dropped_ratio'), chunk_hz=1e3 / settings['period_ms'],
+            sensor_hz=expected_hz, lead_s=settings['lead_ms'] / 1e3)
+
+    def _limit(self, name: str, scale: float = 1.0) -> Limit:
+        return Limit(scale * self._settings[f'warn.{name}'],
+                     scale * self._settings[f'error.{name}'])
 
 
 def main() -> int:
     """Run the node until it is told to stop."""
     torch.set_num_threads(1)  # images are small; the workers need the cores
-    interrupt_once(signal.SIGINT)
-    rclpy.init()
+    # Own handlers: those of rclpy would end the context before the way to rest is sent.
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    ending = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ending.set())
     node = WamNode()
     executor = SingleThreadedExecutor()
     executor.add_node(node)
@@ -457,9 +559,9 @@ def main() -> int:
         if node.autostart:
             failed = (node.trigger_configure() is not TransitionCallbackReturn.SUCCESS
                       or node.trigger_activate() is not TransitionCallbackReturn.SUCCESS)
-        if not failed:
-            executor.spin()
-    except (KeyboardInterrupt, ExternalShutdownException):
+        while not failed and not ending.is_set():
+            executor.spin_once(timeout_sec=_LOOK_S)
+    except ExternalShutdownException:
         pass
     finally:
         node.close()

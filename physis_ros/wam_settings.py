@@ -7,10 +7,29 @@ from rclpy.node import Node
 from physis_core.delivery.handover import STRATEGIES
 from physis_core.planning.modes import MODES
 from physis_ros.ingest.image import ENCODINGS
+from physis_ros.ingest.subscriptions import DURABILITIES, RELIABILITIES
 from physis_ros.parameters import Setting, Settings
 
-RELIABILITIES = ('best_effort', 'reliable')
 TRANSPORTS = ('raw', 'compressed')
+
+
+
+def _subscription(source: str, depth: int) -> tuple[Setting, ...]:
+    """Quality of service of a subscription."""
+    return (
+        Setting(f'{source}.reliability', 'best_effort', 'asked of the publisher',
+                choices=tuple(RELIABILITIES)),
+        Setting(f'{source}.depth', depth, 'messages kept until they are taken [1]', 1, 1_000),
+    )
+
+
+def _limit(name: str, warn: float, error: float, what: str, low: float, high: float,
+           below: bool = False) -> tuple[Setting, ...]:
+    """What diagnostics warn of, and what they call an error."""
+    side = 'below' if below else 'above'
+    return (Setting(f'warn.{name}', warn, f'{what}, {side} which there is a warning', low, high),
+            Setting(f'error.{name}', error, f'{what}, {side} which there is an error', low, high))
+
 
 WAM_SETTINGS = (
     Setting('autostart', True, 'configure and activate without being asked to'),
@@ -40,8 +59,30 @@ WAM_SETTINGS = (
                              'wrist_roll', 'gripper'),
             'joints in the order of the model'),
     Setting('joints.topic', '/joint_states', 'sensor_msgs/JointState'),
-    Setting('joints.reliability', 'best_effort', 'asked of the publisher', choices=RELIABILITIES),
+    # They may wait while images are converted: 40 ms of them at 500 Hz.
+    *_subscription('joints', depth=20),
+    Setting('joints.expected_hz', 0.0, 'rate below which diagnostics warn; 0: none [Hz]', 0.0,
+            10_000.0),
     Setting('joints.stale_ms', 250.0, 'older joint positions are not used [ms]', 1.0, 60_000.0),
+    Setting('wrench.input', '', 'input of the model that takes a wrench; empty: none'),
+    Setting('wrench.topic', '/force_torque_sensor_broadcaster/wrench',
+            'geometry_msgs/WrenchStamped'),
+    Setting('wrench.frame', '', 'frame that it must be in; empty: any'),
+    *_subscription('wrench', depth=5),
+    Setting('wrench.expected_hz', 0.0, 'rate below which diagnostics warn; 0: none [Hz]', 0.0,
+            10_000.0),
+    Setting('wrench.stale_ms', 250.0, 'an older wrench is not used [ms]', 1.0, 60_000.0),
+    Setting('wrench.frozen_ms', 3_000.0, 'identical wrenches for so long are frozen; 0: never '
+            '[ms]', 0.0, 600_000.0),
+    Setting('instruction.input', '', 'input of the model, of its observation or its prompt, that '
+            'takes a text; empty: none'),
+    Setting('instruction.text', '', 'the instruction; may be changed at any time; empty: wait for '
+            'one'),
+    Setting('instruction.topic', '~/instruction', 'std_msgs/String, changes it too'),
+    Setting('instruction.durability', 'volatile', 'asked of the publisher',
+            choices=tuple(DURABILITIES)),
+    Setting('instruction.stale_ms', 0.0, 'an older instruction is not used; 0: it holds [ms]', 0.0,
+            86_400_000.0),
     # -- handover
     Setting('handover.strategy', 'replace', 'how a chunk takes over', choices=STRATEGIES),
     Setting('handover.blend_ms', 60.0, 'blend: length of the fade [ms]', 0.0, 10_000.0),
@@ -53,22 +94,22 @@ WAM_SETTINGS = (
     Setting('trajectory.early_ms', 20.0, 'how long before its start a trajectory is sent: a '
             'controller gives up the old one when it arrives [ms]', 0.0, 1_000.0),
     Setting('trajectory.deceleration', 10.0, 'of the trajectory that is sent last when the node '
-            'stops [rad/s^2]', 0.01, 10_000.0),
-    Setting('trajectory.end_at_rest', False,
-            'end each trajectory with velocity 0, for controllers that demand it'),
+            'stops, and of the end of each one [rad/s^2]', 0.01, 10_000.0),
     Setting('record', '', 'folder for recordings of observations and chunks; empty: none'),
     # -- diagnostics
     Setting('window_s', 5.0, 'length of the windows of rates and percentiles [s]', 1.0, 600.0),
     Setting('report_hz', 2.0, 'rate of ~/stream_report [Hz]', 0.1, 50.0),
     Setting('warm_up_chunks', 2, 'first chunks left out of ages and deadlines [1]', 0, 10_000),
-    Setting('warn.age_ms', 500.0, 'age p99 that is a warning [ms]', 1.0, 600_000.0),
-    Setting('error.age_ms', 1_000.0, 'age p99 that is an error [ms]', 1.0, 600_000.0),
-    Setting('warn.on_time_ratio', 0.99, 'on-time ratio below which there is a warning', 0.0, 1.0),
-    Setting('error.on_time_ratio', 0.9, 'on-time ratio below which there is an error', 0.0, 1.0),
-    Setting('warn.rate_share', 0.9, 'share of an expected rate below which there is a warning',
+    *_limit('age_ms', 500.0, 1_000.0, 'age p99 [ms]', 1.0, 600_000.0),
+    *_limit('on_time_ratio', 0.99, 0.9, 'on-time ratio', 0.0, 1.0, below=True),
+    *_limit('rate_share', 0.9, 0.5, 'share of an expected rate', 0.0, 1.0, below=True),
+    *_limit('replan_share', 0.5, 0.05, 'share of the chunks that came from newer observations',
+            0.0, 1.0, below=True),
+    *_limit('dropped_ratio', 0.01, 0.1, 'share of finished chunks that were dropped', 0.0, 1.0),
+    *_limit('held_back_ratio', 0.01, 0.1, 'share of the beats on which the pipeline had no room',
             0.0, 1.0),
-    Setting('error.rate_share', 0.5, 'share of an expected rate below which there is an error',
-            0.0, 1.0),
+    *_limit('temperature_c', 85.0, 95.0, 'temperature of a device [degrees Celsius]', 0.0, 200.0),
+    *_limit('memory_share', 0.9, 0.97, 'share of the memory in use', 0.0, 1.0),
 )
 
 
@@ -91,8 +132,7 @@ def camera_settings(camera: str) -> tuple[Setting, ...]:
         Setting(f'{prefix}.transport', 'raw', 'type of the topic', choices=TRANSPORTS),
         Setting(f'{prefix}.encoding', '', 'overrides the encoding of the messages',
                 choices=('', *ENCODINGS)),
-        Setting(f'{prefix}.reliability', 'best_effort', 'asked of the publisher',
-                choices=RELIABILITIES),
+        *_subscription(prefix, depth=1),
         Setting(f'{prefix}.expected_hz', 30.0, 'rate below which diagnostics warn [Hz]', 0.01,
                 1000.0),
         Setting(f'{prefix}.stale_ms', 250.0, 'an older image is not used [ms]', 1.0, 60_000.0),

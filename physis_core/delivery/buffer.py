@@ -105,7 +105,8 @@ class OutputBuffer:
         self._follow_anchor(chunk)
         taken = self._handover.take_over(self.plan, chunk)
         self.plan.commit(taken)
-        self.plan.forget_before(now_ns)
+        # A controller that follows the points is one period behind the plan.
+        self.plan.forget_before(now_ns - chunk.period_ns)
         self._due.append(chunk.due_ns)
         self._last = chunk
         self.counts.delivered += 1

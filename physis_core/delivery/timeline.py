@@ -16,6 +16,8 @@ from physis_core.units import s_from_ns
 
 # Points further apart than this are not joined: in between nothing is planned.
 _GAP_PERIODS = 1.5
+# A way to rest is never longer: whoever is so fast brakes harder.
+_BRAKING_POINTS = 250
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,10 +121,11 @@ def braking(chunk: PlannedChunk, sample: Sample, deceleration: float) -> Planned
     Args:
         chunk: gives the control period and the times of its making.
         sample: where the motion is.
-        deceleration: of every joint [rad/s^2].
+        deceleration: of every joint [rad/s^2]; more where that would take too many points.
     """
     period_s = s_from_ns(chunk.period_ns)
     speed = np.abs(sample.velocity)
+    deceleration = max(deceleration, float(speed.max()) / (_BRAKING_POINTS * period_s))
     # The last point is at rest: one more than the slowest joint needs.
     points = int(np.ceil(speed.max() / (deceleration * period_s))) + 1
     times_s = period_s * np.arange(1, points + 1)[:, None]

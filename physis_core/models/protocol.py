@@ -61,7 +61,8 @@ class ModelDescription:
         dtype: dtype of hidden states and KV.
         latent: one chunk's latent, without batch axis.
         condition: what :meth:`StageModel.encode` returns, without batch axis.
-        observation: the named inputs that ``encode`` takes.
+        observation: the named inputs that ``encode`` takes.  A text, here or in ``prompt``, is
+            uint8 ``[bytes]``: UTF-8, filled up with zeros.
         outputs: the named results of :meth:`StageModel.decode`.
         semantics: what a chunk means outside.
         prompt: the named inputs that :meth:`StageModel.context` takes; empty: no prompt.

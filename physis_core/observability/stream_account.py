@@ -27,6 +27,7 @@ class StreamNumbers:
         age_s: age of actions when they took effect.
         part_s: each part of it, by name.
         on_time_ratio: share of the window's finished chunks that met their deadline.
+        dropped_ratio: share of the window's finished chunks that were not delivered.
         response_lateness_s: by how much chunks were finished after (-: before) their deadline.
     """
 
@@ -36,6 +37,7 @@ class StreamNumbers:
     age_s: Summary
     part_s: dict[str, Summary]
     on_time_ratio: float
+    dropped_ratio: float
     response_lateness_s: Summary
 
 
@@ -60,6 +62,7 @@ class StreamAccount:
         self._age = Window(window_s)
         self._parts = {name: Window(window_s) for name in AGE_PARTS}
         self._on_time = Window(window_s)
+        self._dropped = Window(window_s)
         self._lateness = Window(window_s)
 
     def begin_epoch(self) -> None:
@@ -67,12 +70,14 @@ class StreamAccount:
         self._newest_capture_ns = 0
         for frequency in (self._replan, self._chunk):
             frequency.clear()
-        for window in (self._age, *self._parts.values(), self._on_time, self._lateness):
+        for window in (self._age, *self._parts.values(), self._on_time, self._dropped,
+                       self._lateness):
             window.clear()
 
-    def finished(self, finished_ns: int, due_ns: int, now_ns: int) -> None:
-        """A chunk left the pipeline, to be delivered or not."""
+    def finished(self, finished_ns: int, due_ns: int, now_ns: int, *, dropped: bool) -> None:
+        """A chunk left the pipeline, to be delivered or ``dropped``."""
         self._seen += 1
+        self._dropped.add(float(dropped), now_ns)
         if self._warm:
             self._on_time.add(float(finished_ns <= due_ns), now_ns)
             self._lateness.add(s_from_ns(finished_ns - due_ns), now_ns)
@@ -101,7 +106,8 @@ class StreamAccount:
             self._replan.hz(now_ns), self._chunk.hz(now_ns), self._servo.hz(),
             self._age.summary(now_ns),
             {name: window.summary(now_ns) for name, window in self._parts.items()},
-            self._on_time.summary(now_ns).mean, self._lateness.summary(now_ns))
+            self._on_time.summary(now_ns).mean, self._dropped.summary(now_ns).mean,
+            self._lateness.summary(now_ns))
 
     @property
     def _warm(self) -> bool:

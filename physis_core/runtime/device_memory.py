@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 WORDS = ('weights', 'kv', 'at_start')
 """Per device on the control board [bytes]; ``at_start``: all of its process, when it was ready."""
+
+
+@dataclass(frozen=True)
+class DeviceProcess:
+    """The process that holds a device, and what it set aside [bytes]."""
+
+    pid: int
+    weights_bytes: int
+    kv_bytes: int
 
 
 def tensor_bytes() -> int:

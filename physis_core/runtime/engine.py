@@ -27,6 +27,7 @@ from physis_core.runtime.bell import Bell, precise_sleeps
 from physis_core.runtime.boards import CLOSED, ControlBoard, ObservationBoard, check_arrays
 from physis_core.runtime.chunk_log import ChunkLog
 from physis_core.runtime.descriptor import Descriptor, EdgeAddress, Publication
+from physis_core.runtime.device_memory import DeviceProcess
 from physis_core.runtime.host import DeviceSetup, HostSetup
 from physis_core.runtime.packets import ChunkState, HeaderCodec
 from physis_core.runtime.policies import policy
@@ -225,6 +226,12 @@ class Engine:
     def stage_logs(self) -> list[StageLog]:
         """What each device did lately, by device."""
         return list(self._logs)
+
+    def device_processes(self) -> list[DeviceProcess]:
+        """The process and the memory of each device, by device."""
+        pids = self.worker_pids
+        return [DeviceProcess(pids[host], weights, kv) for host, (weights, kv, _) in zip(
+            self._host_of, self._board.memory.tolist(), strict=True)]
 
     def edge_meters(self) -> dict[LinkKey, EdgeMeter]:
         """What each link carried so far, by its ends (-1: the engine) and kind."""

@@ -31,10 +31,18 @@ class Assembler:
     frame apart for ever.
     """
 
-    def __init__(self, cameras: Sequence[Source], others: Sequence[Source]) -> None:
-        """``others`` (joints and the like) trigger only where there is no camera."""
+    def __init__(self, cameras: Sequence[Source], others: Sequence[Source],
+                 held: Sequence[Source] = ()) -> None:
+        """Put sources together.
+
+        Args:
+            cameras: trigger observations.
+            others: joints and the like; they trigger only where there is no camera.
+            held: what holds until it is changed; it neither triggers nor ages an observation.
+        """
         self._triggers = tuple(cameras) or tuple(others)
-        self.sources = (*cameras, *others)
+        self._captured = (*cameras, *others)
+        self.sources = (*cameras, *others, *held)
 
     def unfit(self, now_ns: int) -> list[Source]:
         """The sources that are missing or stale: without them there is no observation."""
@@ -48,7 +56,7 @@ class Assembler:
             source.unseen = 0
         return Observation(
             {source.name: source.value for source in self.sources if source.value is not None},
-            min(source.capture_ns for source in self.sources))
+            min(source.capture_ns for source in self._captured))
 
     def _complete(self) -> bool:
         unseen = [source.unseen for source in self._triggers]

@@ -13,6 +13,9 @@ from physis_core.units import NS_PER_S
 
 # So long a refusal is talked about.
 _REFUSAL_NS = 10 * NS_PER_S
+# Without a message for so long, or for so many expected ones, the rate of a source is zero.
+_SILENCE_S = 0.8
+_SILENT_BEATS = 3.0
 
 
 class Condition(str, Enum):
@@ -36,6 +39,7 @@ class SourceHealth:
         received: messages accepted since activation.
         refused: messages refused since activation.
         last_refusal: why the last one was; empty when that is a while ago.
+        text: the value, where it is one for people.
     """
 
     name: str
@@ -45,6 +49,7 @@ class SourceHealth:
     received: int
     refused: int
     last_refusal: str
+    text: str = ''
 
 
 class Source:
@@ -53,26 +58,31 @@ class Source:
     Owned by the node's executor thread; `hz` and `health` are read by the same.
     """
 
-    def __init__(self, name: str, stale_ns: int, frozen_ns: int) -> None:
+    def __init__(self, name: str, stale_ns: int, frozen_ns: int, expected_hz: float = 0.0
+                 ) -> None:
         """Make a source without a value.
 
         Args:
             name: of the model's input.
-            stale_ns: a value older than this is not used.
+            stale_ns: a value older than this is not used; 0: it is used until another comes.
             frozen_ns: identical values for so long are called frozen; 0: never.
+            expected_hz: a source that is slow by nature is not silent between its messages;
+                0: nothing is expected.
         """
         self.name = name
         self._stale_ns = stale_ns
         self._frozen_ns = frozen_ns
+        self._silence_s = max(_SILENCE_S, _SILENT_BEATS / expected_hz if expected_hz else 0.0)
         self.clear()
 
     def clear(self) -> None:
         """Forget everything."""
         self.value: np.ndarray | None = None
+        self.text = ''
         self.capture_ns = 0
         self.interval_ns = 0
         self.unseen = 0
-        self._frequency = Frequency()
+        self._frequency = Frequency(silence_s=self._silence_s)
         self._fingerprint = 0
         self._changed_ns = 0
         self._received = 0
@@ -102,7 +112,7 @@ class Source:
 
     def fresh(self, now_ns: int) -> bool:
         """Whether the value may be used."""
-        return self.value is not None and now_ns - self.capture_ns <= self._stale_ns
+        return self.value is not None and not self._stale(now_ns)
 
     def hz(self, now_ns: int) -> float:
         """Observations received [Hz]."""
@@ -114,7 +124,7 @@ class Source:
             condition, age_ns = Condition.MISSING, None
         else:
             age_ns = now_ns - self.capture_ns
-            if age_ns > self._stale_ns:
+            if self._stale(now_ns):
                 condition = Condition.STALE
             elif self._frozen_ns and now_ns - self._changed_ns > self._frozen_ns:
                 condition = Condition.FROZEN
@@ -122,4 +132,7 @@ class Source:
                 condition = Condition.FRESH
         recent = now_ns - self._refused_ns < _REFUSAL_NS
         return SourceHealth(self.name, condition, self.hz(now_ns), age_ns, self._received,
-                            self._refused, self._last_refusal if recent else '')
+                            self._refused, self._last_refusal if recent else '', self.text)
+
+    def _stale(self, now_ns: int) -> bool:
+        return 0 < self._stale_ns < now_ns - self.capture_ns

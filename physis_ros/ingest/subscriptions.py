@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
+from geometry_msgs.msg import WrenchStamped
 from rclpy.node import Node
-from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage, Image, JointState
+from std_msgs.msg import String
 
 from physis_core.errors import InputError
 from physis_core.units import NS_PER_MS
 from physis_ros.ingest.compressed import decoded
 from physis_ros.ingest.image import pixels_of, resized
+from physis_ros.ingest.instruction import Instruction
 from physis_ros.ingest.joint_states import JointCollector
 from physis_ros.ingest.observation import Assembler, Observation
 from physis_ros.ingest.source import Source
+from physis_ros.ingest.wrench import wrench_of
 from physis_ros.parameters import Settings
 from physis_ros.policy import Policy
 from physis_ros.steady_time import SteadyTime
@@ -28,45 +33,65 @@ from physis_ros.steady_time import SteadyTime
 # A capture that lies further in the future is of a clock that is not ours.  Simulated time is known
 # only as well as /clock was heard lately.
 _AHEAD_NS = 100 * NS_PER_MS
-# Joint states that may wait while images are converted: 40 ms of them at 500 Hz.
-_JOINTS_DEPTH = 20
+
+RELIABILITIES = {'best_effort': ReliabilityPolicy.BEST_EFFORT,
+                 'reliable': ReliabilityPolicy.RELIABLE}
+DURABILITIES = {'volatile': DurabilityPolicy.VOLATILE,
+                'transient_local': DurabilityPolicy.TRANSIENT_LOCAL}
+
+Stamped: TypeAlias = Image | CompressedImage | JointState | WrenchStamped
 
 
 class Ingest:
     """Turns sensor messages into observations."""
 
     def __init__(self, node: Node, settings: Settings, policy: Policy, times: SteadyTime,
-                 on_observation: Callable[[Observation], None]) -> None:
-        """Subscribe to all sources; they are ignored until `active` is set."""
+                 on_observation: Callable[[Observation], None],
+                 on_instruction: Callable[[], None] = lambda: None) -> None:
+        """Subscribe to all sources; sensors are ignored until `active` is set.
+
+        Raises:
+            InputError: the instruction is not one for this model.
+        """
         self.active = False
         self.joints = JointCollector(policy.joints)
         self._node = node
         self._times = times
         self._on_observation = on_observation
+        self._on_instruction = on_instruction
         self._subscriptions: list[Subscription] = []
-        others = []
-        self._joint_source: Source | None = None
-        if settings['joints.input']:
-            self._joint_source = Source(
-                settings['joints.input'], _ns(settings['joints.stale_ms']), frozen_ns=0)
-            others.append(self._joint_source)
-        self._joint_shape = (
-            policy.description.observation[settings['joints.input']].shape
-            if settings['joints.input'] else ())
-        self._subscriptions.append(node.create_subscription(
-            JointState, settings['joints.topic'], self._take_joints,
-            _quality(settings['joints.reliability'], _JOINTS_DEPTH)))
+        others = [source for source in (
+            self._subscribe_joints(settings, policy), self._subscribe_wrench(settings, policy))
+            if source is not None]
         # An executor takes what is there in the order of subscription: cameras come last, so that
         # the observation which they complete has the joint states that came with them.
         cameras = [self._subscribe_camera(settings, policy, camera)
                    for camera in settings['camera_names']]
-        self.assembler = Assembler(cameras, others)
+        self.instruction = self._subscribe_instruction(settings, policy)
+        instructions = [] if self.instruction is None else [self.instruction.source]
+        observed = self.instruction is not None and not self.instruction.is_prompt
+        self.assembler = Assembler(cameras, others, held=instructions if observed else ())
+        self._sensors = (*cameras, *others)
+        self.sources = (*self._sensors, *instructions)
+
+    def unfit(self, now_ns: int) -> list[Source]:
+        """The sources that are missing or stale: without them there is no observation."""
+        return [source for source in self.sources if not source.fresh(now_ns)]
 
     def clear(self) -> None:
-        """Forget everything that was received."""
+        """Forget everything that was sensed; an instruction holds."""
         self.joints.clear()
-        for source in self.assembler.sources:
+        for source in self._sensors:
             source.clear()
+
+    def instruct(self, text: str) -> None:
+        """Take an instruction, by whatever way it came.
+
+        Raises:
+            InputError: it cannot be given to the model; the one before is kept.
+        """
+        if self.instruction is not None and self.instruction.take(text, time.monotonic_ns()):
+            self._on_instruction()
 
     def close(self) -> None:
         """Unsubscribe."""
@@ -77,7 +102,7 @@ class Ingest:
     def _subscribe_camera(self, settings: Settings, policy: Policy, camera: str) -> Source:
         prefix = f'cameras.{camera}'
         source = Source(camera, _ns(settings[f'{prefix}.stale_ms']),
-                        _ns(settings[f'{prefix}.frozen_ms']))
+                        _ns(settings[f'{prefix}.frozen_ms']), settings[f'{prefix}.expected_hz'])
         height, width = policy.image_size(camera)
         encoding = settings[f'{prefix}.encoding']
         compressed = settings[f'{prefix}.transport'] == 'compressed'
@@ -96,8 +121,60 @@ class Ingest:
 
         self._subscriptions.append(self._node.create_subscription(
             CompressedImage if compressed else Image, settings[f'{prefix}.topic'], take,
-            _quality(settings[f'{prefix}.reliability'], depth=1)))
+            _quality(settings, prefix)))
         return source
+
+    def _subscribe_joints(self, settings: Settings, policy: Policy) -> Source | None:
+        """Joints are listened to in any case: a motion begins where they are."""
+        name = settings['joints.input']
+        self._joint_source: Source | None = None
+        self._joint_shape: tuple[int, ...] = ()
+        if name:
+            self._joint_source = Source(name, _ns(settings['joints.stale_ms']), frozen_ns=0,
+                                        expected_hz=settings['joints.expected_hz'])
+            self._joint_shape = policy.description.observation[name].shape
+        self._subscriptions.append(self._node.create_subscription(
+            JointState, settings['joints.topic'], self._take_joints,
+            _quality(settings, 'joints')))
+        return self._joint_source
+
+    def _subscribe_wrench(self, settings: Settings, policy: Policy) -> Source | None:
+        if not settings['wrench.input']:
+            return None
+        source = Source(settings['wrench.input'], _ns(settings['wrench.stale_ms']),
+                        _ns(settings['wrench.frozen_ms']), settings['wrench.expected_hz'])
+        frame = settings['wrench.frame']
+        shape = policy.description.observation[source.name].shape
+
+        def take(message: WrenchStamped) -> None:
+            if not self.active:
+                return
+            try:
+                self._accept(source, wrench_of(message, frame).reshape(shape), message)
+            except InputError as error:
+                self._refuse(source, error)
+
+        self._subscriptions.append(self._node.create_subscription(
+            WrenchStamped, settings['wrench.topic'], take, _quality(settings, 'wrench')))
+        return source
+
+    def _subscribe_instruction(self, settings: Settings, policy: Policy) -> Instruction | None:
+        if not settings['instruction.input']:
+            return None
+        instruction = Instruction(settings['instruction.input'], policy.description,
+                                  _ns(settings['instruction.stale_ms']))
+        instruction.take(settings['instruction.text'], time.monotonic_ns())
+
+        def take(message: String) -> None:
+            try:
+                self.instruct(message.data)
+            except InputError as error:
+                self._refuse(instruction.source, error)
+
+        self._subscriptions.append(self._node.create_subscription(
+            String, settings['instruction.topic'], take, QoSProfile(
+                depth=1, durability=DURABILITIES[settings['instruction.durability']])))
+        return instruction
 
     def _take_joints(self, message: JointState) -> None:
         if not self.active:
@@ -117,12 +194,14 @@ class Ingest:
             source.take(value, oldest_ns, now_ns)
             self._assemble(now_ns)
 
-    def _accept(self, source: Source, value: np.ndarray, message: Image | CompressedImage) -> None:
+    def _accept(self, source: Source, value: np.ndarray, message: Stamped) -> None:
         now_ns = time.monotonic_ns()
         source.take(value, self._capture_ns(message), now_ns)
         self._assemble(now_ns)
 
     def _assemble(self, now_ns: int) -> None:
+        if self.instruction is not None and not self.instruction.source.fresh(now_ns):
+            return
         observation = self.assembler.observation(now_ns)
         if observation is not None:
             self._on_observation(observation)
@@ -131,7 +210,7 @@ class Ingest:
         source.refuse(str(error), time.monotonic_ns())
         self._node.get_logger().warning(str(error), throttle_duration_sec=2.0)
 
-    def _capture_ns(self, message: Image | CompressedImage | JointState) -> int:
+    def _capture_ns(self, message: Stamped) -> int:
         """When the message was captured; without a stamp, when it was received.
 
         Raises:
@@ -149,11 +228,10 @@ class Ingest:
         return min(capture_ns, now_ns)
 
 
-def _quality(reliability: str, depth: int) -> QoSProfile:
+def _quality(settings: Settings, prefix: str) -> QoSProfile:
     return QoSProfile(
-        history=HistoryPolicy.KEEP_LAST, depth=depth,
-        reliability=(ReliabilityPolicy.RELIABLE if reliability == 'reliable'
-                     else ReliabilityPolicy.BEST_EFFORT))
+        history=HistoryPolicy.KEEP_LAST, depth=settings[f'{prefix}.depth'],
+        reliability=RELIABILITIES[settings[f'{prefix}.reliability']])
 
 
 def _ns(milliseconds: float) -> int:

@@ -21,7 +21,7 @@ def deliver(account: StreamAccount, begin_ms: int, end_ms: int, *, fresh: bool =
             late_ms: int = -30) -> None:
     for now_ms in range(begin_ms, end_ms, PERIOD_MS):
         now_ns = now_ms * MS
-        account.finished(now_ns + late_ms * MS, now_ns, now_ns)
+        account.finished(now_ns + late_ms * MS, now_ns, now_ns, dropped=False)
         account.delivered((now_ms if fresh else begin_ms) * MS, now_ns)
         account.took_effect((10 * MS, 20 * MS, 30 * MS, 40 * MS), now_ns)
 
@@ -68,7 +68,8 @@ def test_the_age_and_its_parts() -> None:
 def test_a_cold_start_is_left_out_of_ages_and_deadlines() -> None:
     kept = account(warm_up_chunks=2)
     for now_ms in (0, 160):
-        kept.finished(now_ms * MS + 5000 * MS, now_ms * MS, now_ms * MS)
+        kept.finished(now_ms * MS + 5000 * MS, now_ms * MS, now_ms * MS,
+                      dropped=False)
         kept.took_effect((0, 0, 5000 * MS, 0), now_ms * MS)
     deliver(kept, 320, 3000)
     numbers = kept.numbers(3000 * MS)

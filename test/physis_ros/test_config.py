@@ -51,6 +51,50 @@ def test_the_file_documents_every_parameter_with_its_default(
             assert value == (list(default) if isinstance(default, tuple) else default), setting
 
 
+UNITS = {'_ms': 'ms', '_hz': 'Hz', '_s': 's', '_c': 'degrees Celsius', 'tolerance': 'rad',
+         'deceleration': 'rad/s^2'}
+
+
+@pytest.mark.parametrize(('node', 'settings'), [
+    ('wam_node', (*WAM_SETTINGS, *camera_settings('front'), *camera_settings('wrist'))),
+    ('servo_node', SERVO_SETTINGS),
+])
+def test_the_file_says_the_range_and_the_unit_of_every_number(
+        repository: Path, node: str, settings: Sequence[Setting]) -> None:
+    comments = comments_of((repository / 'config' / 'wam.yaml').read_text(), node)
+    for setting in settings:
+        if setting.low is None or setting.high is None:
+            continue
+        span = f'{plain(setting.low)} to {plain(setting.high)}'
+        unit = next((unit for end, unit in UNITS.items() if setting.name.endswith(end)), '')
+        assert f'{span} {unit}'.rstrip() in comments[setting.name], setting.name
+
+
+def plain(number: float) -> str:
+    return str(int(number)) if number == int(number) else str(number)
+
+
+def comments_of(text: str, node: str) -> dict[str, str]:
+    """What stands beside each key of a node, and below it until the next key."""
+    found: dict[str, str] = {}
+    path: list[str] = []
+    inside = False
+    for line in text.splitlines():
+        content, _, comment = line.partition('#')
+        key = re.match(r' *([/*\w]+):', content)
+        if key is None:
+            if inside and found:
+                found[list(found)[-1]] += ' ' + comment.strip()
+            continue
+        depth = (len(content) - len(content.lstrip())) // 2
+        path = [*path[:depth], key[1]]
+        if depth == 0:
+            inside = key[1] == f'/**/{node}'
+        elif inside:
+            found['.'.join(path[2:])] = comment.strip()
+    return found
+
+
 def test_every_parameter_is_described() -> None:
     for setting in (*WAM_SETTINGS, *SERVO_SETTINGS, *camera_settings('front')):
         assert setting.description
@@ -67,7 +111,8 @@ def test_the_aggregator_has_a_place_for_every_status(repository: Path) -> None:
     for status in ('wam_node: node', 'wam_node: sensor front', 'wam_node: replan',
                    'wam_node: chunk', 'wam_node: servo', 'wam_node: action age',
                    'wam_node: deadlines', 'wam_node: buffer', 'wam_node: stages',
-                   'servo_node: servo'):
+                   'wam_node: pipeline', 'wam_node: devices', 'servo_node: servo',
+                   'left/wam_node: sensor front', 'left/servo_node: servo'):
         places = [group['path'] for group in groups
                   if any(text in status for text in group.get('contains', []))
                   or any(re.fullmatch(text, status) for text in group.get('regex', []))]
