@@ -60,6 +60,7 @@ class Ingest:
         self._on_observation = on_observation
         self._on_instruction = on_instruction
         self._subscriptions: list[Subscription] = []
+        self.instruction = self._subscribe_instruction(settings, policy)  # first: it may refuse
         others = [source for source in (
             self._subscribe_joints(settings, policy), self._subscribe_wrench(settings, policy))
             if source is not None]
@@ -67,7 +68,6 @@ class Ingest:
         # the observation which they complete has the joint states that came with them.
         cameras = [self._subscribe_camera(settings, policy, camera)
                    for camera in settings['camera_names']]
-        self.instruction = self._subscribe_instruction(settings, policy)
         instructions = [] if self.instruction is None else [self.instruction.source]
         observed = self.instruction is not None and not self.instruction.is_prompt
         self.assembler = Assembler(cameras, others, held=instructions if observed else ())
