@@ -30,6 +30,15 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--bmax', type=int, default=8, metavar='B', help='largest batch (8)')
 
 
+def add_engine_bench_arguments(parser: argparse.ArgumentParser, slo_ms: float) -> None:
+    """What benches of real streams on one engine share."""
+    parser.add_argument('--devices', type=int, default=2, metavar='G', help='how many (2)')
+    parser.add_argument('--model', default='so101', help='a registered model (so101)')
+    parser.add_argument('--slo-ms', type=float, default=slo_ms, metavar='MS',
+                        help=f'interval and deadline of every stream ({slo_ms:g})')
+    parser.add_argument('--json', action='store_true', help='print one JSON object')
+
+
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Which model, and where its stage times come from."""
     parser.add_argument('model', help=f'one of {", ".join(preset_names())}')

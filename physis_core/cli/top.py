@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from rich.console import Console, Group
@@ -95,15 +95,22 @@ def _streams(seen: Snapshot) -> Table:
 
 
 def _devices(seen: Snapshot) -> Table:
-    table = _table('devices', 'device', 'busy', 'batch', 'streams', 'gain', 'wait p50 ms',
+    table = _table('devices', 'device', 'busy', 'batch', 'sizes', 'streams', 'gain', 'wait p50 ms',
                    'wait p99 ms', 'weights MB', 'KV MB', 'activations MB', 'workspace MB')
     for row in seen.devices[:_MOST_ROWS]:
-        memory = row.memory
-        table.add_row(str(row.device), _percent(row.busy), *map(_number, (
-            row.batches.mean, row.batches.streams_mean, row.batches.gain, row.queueing_p50_ms,
-            row.queueing_p99_ms, memory.weights / _MB, memory.kv / _MB,
-            memory.activations / _MB, memory.workspace / _MB)))
+        memory, batches = row.memory, row.batches
+        table.add_row(
+            str(row.device), _percent(row.busy), _number(batches.mean), _sizes(batches.sizes),
+            *map(_number, (batches.streams_mean, batches.gain, row.queueing_p50_ms,
+                           row.queueing_p99_ms, memory.weights / _MB, memory.kv / _MB,
+                           memory.activations / _MB, memory.workspace / _MB)))
     return table
+
+
+def _sizes(shares: Mapping[int, float]) -> str:
+    """The most frequent sizes of batches, with their shares."""
+    most = sorted(shares, key=lambda size: -shares[size])[:3]
+    return ', '.join(f'{size}: {100 * shares[size]:.0f} %' for size in sorted(most))
 
 
 def _stages(seen: Snapshot) -> Table:

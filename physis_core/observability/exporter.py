@@ -58,6 +58,10 @@ class SnapshotCollector(Collector):
                 ('goodput_per_second', 'outputs in time', lambda row: row.goodput_per_s),
                 ('device_seconds_per_output', 'cost of an output in time',
                  lambda row: row.device_s_per_output),
+                ('period_p50_seconds', 'interval between outputs, median',
+                 lambda row: row.goodput.period_p50_ms / 1e3),
+                ('response_p50_seconds', 'from planned entrance to output, median',
+                 lambda row: row.goodput.response_p50_ms / 1e3),
                 ('period_p99_seconds', 'interval between outputs',
                  lambda row: row.goodput.period_p99_ms / 1e3),
                 ('response_p99_seconds', 'from planned entrance to output',
@@ -72,9 +76,15 @@ class SnapshotCollector(Collector):
                 ('batch_streams_mean', 'streams in a batch', lambda row: row.batches.streams_mean),
                 ('batch_gain', 'time of the tasks alone over time taken',
                  lambda row: row.batches.gain),
+                ('queueing_p50_seconds', 'wait of a task, median',
+                 lambda row: row.queueing_p50_ms / 1e3),
                 ('queueing_p99_seconds', 'wait of a task', lambda row: row.queueing_p99_ms / 1e3)):
             yield _family(_Gauge(f'physis_device_{name}', text, _DEVICE),
                           {(str(row.device),): value(row) for row in seen.devices})
+        yield _family(_Gauge('physis_device_batch_share', 'share of batches of a size',
+                             ('device', 'size')),
+                      {(str(row.device), str(size)): share for row in seen.devices
+                       for size, share in row.batches.sizes.items()})
         for part in ('weights', 'kv', 'activations', 'workspace'):
             yield _family(_Gauge(f'physis_device_{part}_bytes', f'memory: {part}', _DEVICE),
                           {(str(row.device),): getattr(row.memory, part) for row in seen.devices})

@@ -33,6 +33,7 @@ def test_a_scrape_has_pool_streams_devices_stages_and_links() -> None:
     for line in ('physis_on_time_ratio 1.0', 'physis_goodput_per_second 100.0',
                  'physis_stream_goodput_per_second{stream="2"} 100.0',
                  'physis_device_weights_bytes{device="0"} 11.0',
+                 'physis_device_batch_share{device="0",size="1"} 1.0',
                  'physis_stage_service_p50_seconds{block="1",device="0",step="0"} 0.002',
                  'physis_edge_bytes_per_second{kind="output",receiver="-1",sender="0"} 6.0'):
         assert line in lines

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from physis_core.cli.footprint import Footprint, footprint
-from physis_core.cli.inputs import positive_us
+from physis_core.cli.inputs import add_engine_bench_arguments, positive_us
 from physis_core.cli.report import print_json, print_table
 from physis_core.cli.traffic import Rider, any_observation, leave, ride, sweep
 from physis_core.errors import InputError, Refused
@@ -23,17 +23,13 @@ from physis_core.runtime.provision import DeviceProvision, Provision
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument('--devices', type=int, default=2, metavar='G', help='how many (2)')
-    parser.add_argument('--model', default='so101', help='a registered model (so101)')
+    add_engine_bench_arguments(parser, slo_ms=100.0)
     parser.add_argument('--stay', type=int, default=4, metavar='N', help='streams that stay (4)')
     parser.add_argument('--guests', type=int, default=4, metavar='N',
                         help='most streams beside them at a time (4)')
     parser.add_argument('--opens', type=int, default=500, metavar='N',
                         help='streams that are opened and closed (500)')
-    parser.add_argument('--slo-ms', type=float, default=100.0, metavar='MS',
-                        help='interval and deadline of every stream (100)')
     parser.add_argument('--seed', type=int, default=0, help='of who comes and goes when')
-    parser.add_argument('--json', action='store_true', help='print one JSON object')
 
 
 def run(args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 
 from physis_core.cli.benches.streams import provision, whole_plans
 from physis_core.cli.footprint import Footprint, footprint
-from physis_core.cli.inputs import positive_us
+from physis_core.cli.inputs import add_engine_bench_arguments, positive_us
 from physis_core.cli.progress import progress
 from physis_core.cli.report import print_json, print_table
 from physis_core.cli.traffic import Rider, any_observation, leave, ride
@@ -36,17 +36,13 @@ FLAT_MB_PER_HOUR = 16.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
+    add_engine_bench_arguments(parser, slo_ms=100.0)
     parser.add_argument('--minutes', type=float, default=30.0, help='how long (30)')
-    parser.add_argument('--devices', type=int, default=2, metavar='G', help='how many (2)')
-    parser.add_argument('--model', default='so101', help='a registered model (so101)')
     parser.add_argument('--streams', type=int, default=6, metavar='N',
                         help='streams at a time; half of them come and go (6)')
-    parser.add_argument('--slo-ms', type=float, default=100.0, metavar='MS',
-                        help='interval and deadline of every stream (100)')
     parser.add_argument('--every', type=float, default=5.0, metavar='S',
                         help='seconds between two counts (5)')
     parser.add_argument('--seed', type=int, default=0, help='of who comes and goes when')
-    parser.add_argument('--json', action='store_true', help='print one JSON object')
 
 
 def run(args: argparse.Namespace) -> int:

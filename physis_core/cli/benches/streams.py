@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from physis_core.cli.inputs import counts, positive_us
+from physis_core.cli.inputs import add_engine_bench_arguments, counts, positive_us
 from physis_core.cli.progress import progress
 from physis_core.cli.report import print_json, print_table
 from physis_core.cli.traffic import Measured, Rider, any_observation, measure, ride
@@ -44,14 +44,11 @@ COLUMNS = ('config', 'streams', 'on time', 'good/s', 'T p50 ms', 'T p99', 'R p99
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument('--devices', type=int, default=2, metavar='G', help='how many (2)')
-    parser.add_argument('--model', default='so101', help='a registered model (so101)')
+    add_engine_bench_arguments(parser, slo_ms=160.0)  # what a chunk of so101 plays
     parser.add_argument('--streams', default='1,2,4,8,16,auto', metavar='N,N,...',
                         help='stream counts; `auto` searches the highest that is on time')
-    parser.add_argument('--slo-ms', type=float, default=160.0, metavar='MS',
-                        help='interval between chunks of a stream (160: what an so101 chunk plays)')
     parser.add_argument('--max-response-ms', type=float, default=None, metavar='MS',
-                        help='deadline of a chunk after its planned entrance (the interval)')
+                        help='deadline of a chunk after its planned entrance, if not the interval')
     parser.add_argument('--bmax', type=int, default=8, metavar='B', help='largest batch (8)')
     parser.add_argument('--policies', default='fifo', metavar='NAME,...',
                         help=f'compared with `deadline` and even split: {", ".join(POLICIES)}')
@@ -64,7 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help='time that a search of `auto` takes at most (75)')
     parser.add_argument('--warm-up', type=float, default=1.5, help='before that [s] (1.5)')
     add_virtual_arguments(parser)
-    parser.add_argument('--json', action='store_true', help='print one JSON object')
 
 
 def run(args: argparse.Namespace) -> int:
