@@ -14,19 +14,17 @@ import multiprocessing
 import os
 import time
 from dataclasses import dataclass
-from datetime import timedelta
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import distributed
 
 from physis_core.errors import InputError, PhysisError
 from physis_core.models.protocol import TensorSpec
 from physis_core.runtime.bell import Bell, precise_sleeps
 from physis_core.runtime.engine import EngineOptions
-from physis_core.runtime.links.p2p import Rendezvous
+from physis_core.runtime.links.p2p import RECEIVER, SENDER, PeerGroup, Rendezvous
 from physis_core.runtime.links.shm import Ring, ShmInlet, ShmOutlet, create_ring
 from physis_core.runtime.packets import ChunkState, HeaderCodec, PacketLayout
 from physis_core.runtime.telemetry import EdgeMeter
@@ -39,6 +37,8 @@ _TURNS = 5
 _WARM_UP = 20
 _IDLE_NS = 50_000_000
 _TIMEOUT_S = 300.0
+_LAST_WORDS_S = 5.0
+"""Between the end of one process and the result of the other."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,20 +75,21 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _Meeting:
-    """Where the two ends find each other; addresses of shared memory and of a file."""
+    """Where the two ends find each other: shared memory, and a file for each direction."""
 
     words: str
     rings: dict[int, tuple[str, str]]
-    file: str
+    files: tuple[str, str]
 
 
 def _measure(rounds: int) -> dict[tuple[str, int], list[np.ndarray]]:
     """Hops [ns] by transport and size, turn by turn."""
-    words, file = SharedBlock.create(64), Rendezvous()
+    words, files = SharedBlock.create(64), (Rendezvous(), Rendezvous())
     rings = {size: tuple(create_ring(_layout(size), _CODEC, 2) for _ in range(2))
              for size in SIZES_BYTES}
     meeting = _Meeting(words.address, {size: (a.address, b.address)
-                                       for size, (a, b) in rings.items()}, file.address)
+                                       for size, (a, b) in rings.items()},
+                       (files[0].address, files[1].address))
     context = multiprocessing.get_context('forkserver')
     pipes = context.Pipe()
     results, results_end = context.Pipe(duplex=False)
@@ -97,17 +98,19 @@ def _measure(rounds: int) -> dict[tuple[str, int], list[np.ndarray]]:
     for end in ends:
         end.start()
     try:
-        if not results.poll(_TIMEOUT_S):
+        if not wait([results, *(end.sentinel for end in ends)], _TIMEOUT_S):
             raise PhysisError(f'no result within {_TIMEOUT_S:g} s; use fewer --rounds')
+        if not results.poll(_LAST_WORDS_S):
+            raise PhysisError('a process of the measurement ended before it had a result; what it '
+                              'wrote above says why')
         samples: dict[tuple[str, int], list[np.ndarray]] = results.recv()
         return samples
     finally:
         for end in ends:
-            end.join(5.0)
             end.kill()
-        file.close()
-        for block in (words, *(ring for pair in rings.values() for ring in pair)):
-            block.close()
+            end.join()
+        for owned in (*files, words, *(ring for pair in rings.values() for ring in pair)):
+            owned.close()
 
 
 def _end(index: int, meeting: _Meeting, pipe: Connection, results: Connection, rounds: int
@@ -118,13 +121,13 @@ def _end(index: int, meeting: _Meeting, pipe: Connection, results: Connection, r
     os.environ['GLOO_SOCKET_IFNAME'] = 'lo'
     precise_sleeps()
     torch.set_num_threads(1)
-    group = distributed.ProcessGroupGloo(distributed.FileStore(meeting.file, 2), index, 2,
-                                         timedelta(seconds=_TIMEOUT_S))
+    groups = [PeerGroup('gloo', file, SENDER if sender == index else RECEIVER)
+              for sender, file in enumerate(meeting.files)]
     links: dict[tuple[str, int], _Transport] = {}
     for size in SIZES_BYTES:
         sleeping = links['shm_sleep', size] = _Shm(index, meeting, size)
         links['shm', size] = _Shm(index, meeting, size, sleeping)
-        links['gloo', size] = _Gloo(index, group, size)
+        links['gloo', size] = _Gloo(groups[index], groups[1 - index], size)
         links['pipe', size] = _Pipe(pipe, size)
     samples: dict[tuple[str, int], list[np.ndarray]] = {key: [] for key in links}
     for _ in range(_TURNS):
@@ -203,15 +206,15 @@ class _Shm:
 class _Gloo:
     """`torch.distributed` point to point, tensors allocated once."""
 
-    def __init__(self, index: int, group: Any, size: int) -> None:
-        self._group, self._peer = group, 1 - index
+    def __init__(self, out: PeerGroup, back: PeerGroup, size: int) -> None:
+        self._out, self._back = out, back
         self._tensor = torch.zeros(size // 4)
 
     def send(self) -> None:
-        self._group.send([self._tensor], self._peer, 0).wait()
+        self._out.transfer(self._tensor).wait()
 
     def receive(self) -> None:
-        self._group.recv([self._tensor], self._peer, 0).wait()
+        self._back.transfer(self._tensor).wait()
 
 
 class _Pipe:
