@@ -109,8 +109,10 @@ def _measure(rounds: int) -> dict[tuple[str, int], list[np.ndarray]]:
         for end in ends:
             end.kill()
             end.join()
-        for owned in (*files, words, *(ring for pair in rings.values() for ring in pair)):
-            owned.close()
+        for file in files:
+            file.close()
+        for block in (words, *(ring for pair in rings.values() for ring in pair)):
+            block.close()
 
 
 def _end(index: int, meeting: _Meeting, pipe: Connection, results: Connection, rounds: int
