@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from physis_core.planning.profile import Profile, given_profile
 from physis_core.simulation.delivered import delivered
 from physis_core.simulation.jitter import KINDS, Jitter
 from physis_core.simulation.line import barrier_departures_ns, line_flow, stage_times_ns
-from physis_core.simulation.twin import Outcome, Stream, Twin, profile_ns
+from physis_core.simulation.twin import ChunkRecord, Outcome, Stream, Twin, profile_ns
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,28 +105,40 @@ def simulate_plan(args: argparse.Namespace) -> dict[str, Any]:
         raise InputError('--barrier goes with --stages; a plan has no barrier to simulate')
     plan = read_plan(args.plan)
     profile = plan_profile(args, plan)
-    stream = Stream(plan, profile_ns(profile.mean_us), chunks=args.chunks)
-    outcome = Twin([stream], Jitter(args.cv, args.dist, args.seed), slots=args.slots).run()
+    # The source runs on past the chunks that count: what nothing follows finds the devices free.
+    stream = Stream(plan, profile_ns(profile.mean_us), chunks=args.chunks + plan.max_in_flight)
+    outcome = Twin([stream], Jitter(args.cv, args.dist, args.seed), slots=args.slots,
+                   keep_batches=True).run()
     predicted = plan.prediction.period_us if plan.prediction is not None else plan.period_us
-    responses = np.array([(record.output_ns or 0) - record.entered_ns
-                          for record in outcome.chunks[0][args.warmup:]])
-    outputs = np.array(outcome.outputs_ns(0), np.int64)
+    counted = outcome.chunks[0][args.warmup:args.chunks]
+    responses = np.array([(record.output_ns or 0) - record.entered_ns for record in counted])
+    outputs = np.array(outcome.outputs_ns(0)[:args.chunks], np.int64)
     return {**intervals(outputs, args.warmup, 1000 * predicted if predicted else None),
             'response_ms': float(responses.mean() / 1e6),
             'response_p99_ms': float(np.quantile(responses, 0.99) / 1e6),
-            'mean_batch': outcome.task_count / outcome.batch_count,
-            'utilisation': [busy / outcome.end_ns for busy in outcome.busy_ns],
-            **deadlines(args, plan, outcome)}
+            **work(outcome, int(outputs[args.warmup]), int(outputs[-1])),
+            **deadlines(args, plan, counted)}
 
 
-def deadlines(args: argparse.Namespace, plan: Plan, outcome: Outcome) -> dict[str, Any]:
+def work(outcome: Outcome, start_ns: int, end_ns: int) -> dict[str, Any]:
+    """Mean size of the batches that started in an interval, and how busy it was by device."""
+    sizes = [len(batch.members) for batch in outcome.batches if start_ns <= batch.start_ns < end_ns]
+    busy_ns = [0] * len(outcome.busy_ns)
+    for batch in outcome.batches:
+        busy_ns[batch.device] += max(0, min(batch.end_ns, end_ns) - max(batch.start_ns, start_ns))
+    return {'mean_batch': sum(sizes) / len(sizes),
+            'utilisation': [device_ns / (end_ns - start_ns) for device_ns in busy_ns]}
+
+
+def deadlines(args: argparse.Namespace, plan: Plan, counted: Sequence[ChunkRecord]
+              ) -> dict[str, Any]:
     """What the output buffer would deliver, if there are deadlines."""
     if args.deadline_ms is None:
         return {}
     if not plan.period_us:
         raise InputError(f'--deadline-ms {args.deadline_ms:g}: the plan has no pace, so its chunks '
                          'have no planned entrance; set its `period_us`')
-    counts = delivered(outcome.chunks[0][args.warmup:], 1000 * plan.period_us,
+    counts = delivered(counted, 1000 * plan.period_us,
                        1000 * positive_us(args.deadline_ms, '--deadline-ms'))
     return {'delivered': counts.delivered, 'missed': counts.missed, 'dropped': counts.dropped}
 

@@ -33,7 +33,7 @@ from physis_core.runtime.packets import ChunkState, HeaderCodec
 from physis_core.runtime.policies import policy
 from physis_core.runtime.pool import HostPool, available_cpus
 from physis_core.runtime.provision import Provision
-from physis_core.runtime.stream import FinishedChunk, Stream, StreamOptions
+from physis_core.runtime.stream import FIRST_EPOCH, FinishedChunk, Stream, StreamOptions
 from physis_core.runtime.telemetry import EdgeMeter, StageLog
 from physis_core.runtime.virtual import VirtualModel
 from physis_core.runtime.wiring import LinkKey, Wiring
@@ -124,7 +124,7 @@ class Engine:
             self._description, self._provision, self._host_of,
             not isinstance(workload, VirtualModel), self._codec, self._waker)
         self._streams: dict[int, Stream] = {}
-        self._epochs = [0] * self._provision.slots
+        self._epochs = [FIRST_EPOCH - 1] * self._provision.slots
         self._lock = threading.RLock()
         self._control_lock = threading.RLock()
         self._stopping = False

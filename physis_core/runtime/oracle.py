@@ -13,14 +13,22 @@ import numpy as np
 import torch
 
 from physis_core.models.protocol import ModelDescription, StageModel, chunk_noise
+from physis_core.runtime.stream import FIRST_EPOCH
 
 Observation = Mapping[str, np.ndarray]
 
 
 class SequentialOracle:
-    """One stream of a model, run chunk by chunk."""
+    """One stream of a model, run chunk by chunk.
 
-    def __init__(self, model: StageModel, seed: int, epoch: int = 0,
+    Args:
+        model: all of its blocks.
+        seed: of the noise, as in ``StreamOptions``.
+        epoch: of the noise; by default that of a stream which was not reset, in a fresh slot.
+        prompt: the model's prompt inputs by name.
+    """
+
+    def __init__(self, model: StageModel, seed: int, epoch: int = FIRST_EPOCH,
                  prompt: Mapping[str, np.ndarray] | None = None) -> None:
         self._model = model
         self._description = model.description

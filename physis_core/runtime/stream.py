@@ -14,6 +14,9 @@ from physis_core.errors import InputError, StreamError
 from physis_core.planning.plan import Plan
 from physis_core.runtime.boards import ObservationBoard, check_arrays
 
+FIRST_EPOCH = 1
+"""Epoch of the first stream in a slot; each reset, and each later stream there, has the next."""
+
 
 @dataclass(frozen=True)
 class StreamOptions:
