@@ -6,6 +6,14 @@ prints it as one sentence with exit code 2.
 """
 
 
+def how_to_install(extra: str) -> str:
+    """How to get the packages of an extra, as the end of a sentence.
+
+    From a clone: Physis is on no package index.
+    """
+    return f"install it in the clone of Physis with `pip install '.[{extra}]'`"
+
+
 class PhysisError(Exception):
     """Base of every error Physis raises on purpose."""
 

@@ -9,14 +9,19 @@ imported.
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
+import importlib.util
+import inspect
 import pkgutil
+import sys
 from collections.abc import Callable, Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import NoReturn, Protocol, cast
 
 from physis_core.cli import benches
-from physis_core.errors import InputError
+from physis_core.errors import InputError, how_to_install
 
 GROUP = 'physis.commands'
 BENCH_GROUP = 'physis.benches'
@@ -61,6 +66,28 @@ def bench_modules() -> dict[str, str]:
     return {**own, **{name: plugins[name] for name in sorted(plugins.keys() - own)}}
 
 
+def listing(modules: Mapping[str, str]) -> str:
+    """A line for each command or bench: its name, and the first line of its module's docstring."""
+    width = max(map(len, modules))
+    return '\n'.join(f'  {name:{width}}  {_first_line(module)}' for name, module in modules.items())
+
+
+def _first_line(module: str) -> str:
+    """What a module says it is, read without importing it; empty where it cannot be read."""
+    loaded = sys.modules.get(module)
+    if loaded is not None:
+        text = loaded.__doc__
+    else:
+        try:
+            found = importlib.util.find_spec(module)
+        except ImportError:
+            return ''
+        if found is None or found.origin is None or not found.origin.endswith('.py'):
+            return ''
+        text = ast.get_docstring(ast.parse(Path(found.origin).read_text(encoding='utf-8')))
+    return inspect.cleandoc(text or '').partition('\n')[0]
+
+
 def load(kind: str, name: str, modules: Mapping[str, str]) -> Command:
     """Import the module of a command or bench.
 
@@ -80,8 +107,7 @@ def needs(error: ModuleNotFoundError) -> str:
     missing = error.name or str(error)
     for module, extra in _EXTRA_OF.items():
         if missing == module or missing.startswith(f'{module}.'):
-            return (f'needs `{missing}` of the extra `{extra}`; '
-                    f"install it with `pip install 'physis-ros[{extra}]'`")
+            return f'needs `{missing}` of the extra `{extra}`; {how_to_install(extra)}'
     return f'needs the module `{missing}`, which is not installed; install the package that has it'
 
 

@@ -14,6 +14,7 @@ from physis_core.planning.cost import analytic_profile
 from physis_core.planning.devices import load_device
 from physis_core.planning.profile import Profile, given_profile
 from physis_core.planning.slo import SLO, period_from_goal
+from physis_core.units import OutputSemantics
 
 DEFAULT_DEVICE = 'h100'
 _AMPLE_GB = 1e6  # of a device of which only stage times are known
@@ -41,7 +42,8 @@ def add_engine_bench_arguments(parser: argparse.ArgumentParser, slo_ms: float) -
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Which model, and where its stage times come from."""
-    parser.add_argument('model', help=f'one of {", ".join(preset_names())}')
+    parser.add_argument('model', help=f'one of {", ".join(preset_names())}; '
+                        'with --profile, the one that was measured')
     parser.add_argument('--t-ms', default=None, metavar='A,B',
                         help='stage time t(B) = A + B*batch in ms, instead of computed ones')
     parser.add_argument('--profile', type=Path, default=None, metavar='FILE',
@@ -121,10 +123,23 @@ def read_slo(args: argparse.Namespace, profile: Profile) -> SLO | None:
     limit = args.max_response_ms
     limit_us = None if limit is None else positive_us(limit, '--max-response-ms')
     if args.goal is not None:
-        return SLO(period_from_goal(args.goal, load_preset(args.model).semantics), limit_us)
+        return SLO(period_from_goal(args.goal, semantics_of(args.model)), limit_us)
     if args.slo_ms is not None:
         return SLO(positive_us(args.slo_ms, '--slo-ms'), limit_us)
     return None if limit_us is None else SLO(10 ** 12, limit_us)
+
+
+def semantics_of(model: str) -> OutputSemantics:
+    """What a chunk of a model means outside: as its preset says, or its own description.
+
+    Raises:
+        InputError: there is no such model.
+    """
+    if model in preset_names():
+        return load_preset(model).semantics
+    from physis_core.models.registry import describe  # with torch, which presets do without
+    from physis_core.models.sizes import spec_of
+    return describe(spec_of(model)).semantics
 
 
 def positive_us(milliseconds: float, option: str) -> int:

@@ -10,7 +10,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from physis_core.cli.commands import command_modules, execute, load, needs
+from physis_core import __version__
+from physis_core.cli.commands import command_modules, execute, listing, load, needs
 from physis_core.errors import InputError, PhysisError
 
 BAD_INPUT = 2
@@ -25,6 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name in ('-h', '--help'):
             print(_usage())
             return 0
+        if name == '--version':
+            print(f'physis {__version__}')
+            return 0
+        _look_here_too()
         return execute(load('command', name, command_modules()), f'physis {name}', rest)
     except InputError as error:
         return _say(error, BAD_INPUT)
@@ -46,8 +51,15 @@ def _say(error: PhysisError, code: int) -> int:
 
 def _usage() -> str:
     return ('usage: physis COMMAND [OPTIONS]\n\n'
-            f'commands: {", ".join(command_modules())}\n\n'
-            '`physis COMMAND --help` explains one of them.')
+            f'commands:\n{listing(command_modules())}\n\n'
+            '`physis COMMAND --help` explains one of them; `physis --version` says which this is.')
+
+
+def _look_here_too() -> None:
+    """A user's own model may be a module in the current folder; what is installed comes first."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)
 
 
 if __name__ == '__main__':

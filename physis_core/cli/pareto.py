@@ -21,15 +21,15 @@ from physis_core.cli.inputs import (
     read_devices,
     read_profile,
     read_slo,
+    semantics_of,
 )
 from physis_core.cli.plan import confirmed
-from physis_core.cli.report import print_json, print_table
-from physis_core.models.presets import load_preset
+from physis_core.cli.report import print_json, print_table, print_written
 from physis_core.planning.profile import Profile
 from physis_core.planning.single import Candidate, plan_single_stream
 
 COLUMNS = ('devices', 'mode', 'period_ms', 'response_ms', 'age_ms', 'late_binding_age_ms',
-           'chunks_per_s', 'frames_per_s', 'control_points_per_s', 'device_ms_per_chunk')
+           'frames_per_s', 'control_points_per_s')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         from physis_core.cli.plots.pareto import draw_pareto
         draw_pareto(front, args.plot)
+        print_written(args.plot, 'the front')
     if args.json:
         print_json({'model': args.model, 'front': front})
     else:
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 def point(candidate: Candidate, profile: Profile, model: str, sensor_us: int) -> dict[str, Any]:
     """One plan as a point of the picture; mean age by the laws of late binding and waiting."""
     prediction, plan = candidate.prediction, candidate.plan
-    semantics = load_preset(model).semantics
+    semantics = semantics_of(model)
     period_s = prediction.period_us / 1e6
     waiting_us = (sensor_us + prediction.period_us) / 2
     steps = profile.graph.steps

@@ -2,6 +2,12 @@
 
 Each plan that is found, rather than published, is executed by the simulator first, with the
 engine's dispatch; those that miss their predicted period there are left out.
+
+Columns: `in_flight` is how many chunks may be under way at once, `weight_copies` how many blocks
+all devices hold together, `bound_ratio` the period over the least that any plan could have, and
+`on_front` whether no other plan is at least as good in both period and response.  `--json` has
+`devices_used` (a plan never takes more devices than it has stages, or blocks, for) and `margin`
+(what p99 times leave of the period that was asked for, as a share) as well.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from physis_core.cli.inputs import (
     read_profile,
     read_slo,
 )
-from physis_core.cli.report import print_json, print_table
+from physis_core.cli.report import print_json, print_table, print_written
 from physis_core.errors import InputError
 from physis_core.planning.bound import lower_bound_us
 from physis_core.planning.cluster import GB, Cluster
@@ -64,9 +70,11 @@ def run(args: argparse.Namespace) -> int:
     chosen = choose(found[device_counts[-1]], args.mode)
     if args.out is not None:
         args.out.write_text(chosen.plan.to_json(), encoding='utf-8')
+        print_written(args.out, f'plan {_label(chosen)}')
     if args.plot is not None:
         from physis_core.cli.plots.timetable import draw_timetable
         draw_timetable(chosen, args.plot)
+        print_written(args.plot, f'timetable of {_label(chosen)}')
     if args.json:
         print_json({str(count): {'lower_bound_ms': lower_bound_us(profile, count) / 1e3,
                                  'front': [row(one, profile, count) for one in candidates]}
@@ -98,6 +106,10 @@ def choose(candidates: Sequence[Candidate], mode: str | None) -> Candidate:
         known = ', '.join(dict.fromkeys(candidate.plan.mode for candidate in candidates))
         raise InputError(f'mode `{mode}` is not among the plans found; choose one of {known}')
     return named[0]
+
+
+def _label(candidate: Candidate) -> str:
+    return f'`{candidate.plan.mode}` on {candidate.plan.devices} device(s)'
 
 
 def row(candidate: Candidate, profile: Profile, devices: int) -> dict[str, Any]:

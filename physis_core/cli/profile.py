@@ -19,7 +19,7 @@ import torch
 
 from physis_core.cli.lone_stages import LoneStages, pick_device
 from physis_core.cli.progress import progress
-from physis_core.cli.report import print_json, print_table
+from physis_core.cli.report import print_json, print_table, print_written
 from physis_core.errors import InputError
 from physis_core.gpus import Gpus, unfit
 from physis_core.models.registry import describe
@@ -29,11 +29,13 @@ from physis_core.planning.profile import BatchTimes, BlockGroup, Profile
 from physis_core.runtime.kv_pool import Row
 
 _WARM_UPS = 3
+_DISTURBED = 1.25  # mean over median; a few per cent on an idle machine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument('model', help='a model or a published size, such as so101 or wan2.1-1.3b')
+    parser.add_argument('model', help='a model, a published size, or a module of your own, '
+                        'such as so101, wan2.1-1.3b, my_model')
     parser.add_argument('--bmax', type=int, default=8, metavar='B', help='largest batch (8)')
     parser.add_argument('--blocks', type=int, default=2, metavar='N',
                         help='blocks to measure, which stand for all (2)')
@@ -53,11 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, write, report."""
     profile = measure(args)
-    for sentence in remarks(pick_device(args.device)):
+    group = profile.groups[0]
+    for sentence in [*remarks(pick_device(args.device)), *disturbed(group.times)]:
         print(sentence, file=sys.stderr)
     if args.out is not None:
         args.out.write_text(profile.to_json(), encoding='utf-8')
-    group = profile.groups[0]
+        print_written(args.out, f'profile of `{profile.model}`')
     rows = [{'batch': batch, 'mean_us': mean, 'p50_us': p50, 'p99_us': p99}
             for batch, (mean, p50, p99) in enumerate(
                 zip(group.times.mean_us, group.times.p50_us, group.times.p99_us, strict=True), 1)]
@@ -119,6 +122,16 @@ def remarks(device: str) -> list[str]:
                     for sentence in unfit(gpus.health())]
     except InputError as error:
         return [f'whether the GPU is sound is not known: {error}']
+
+
+def disturbed(times: BatchTimes) -> list[str]:
+    """A sentence where some calls took so long that the mean is far above the median."""
+    ratio, batch = max((mean / p50, batch) for batch, (mean, p50) in enumerate(
+        zip(times.mean_us, times.p50_us, strict=True), 1))
+    if ratio < _DISTURBED:
+        return []
+    return [f'batch {batch}: the mean is {ratio:.2g} times the median, so something else was busy '
+            'on this machine; measure again when it is idle']
 
 
 def _batch_us(stages: LoneStages, args: argparse.Namespace, batch: int) -> list[float]:

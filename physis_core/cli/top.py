@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from physis_core.cli.report import print_json
+from physis_core.cli.report import compact_table, print_json
 from physis_core.cli.watch import EngineWatch, add_engine_argument
 from physis_core.errors import InputError
 from physis_core.observability.snapshot import Snapshot
@@ -73,7 +73,7 @@ def _live(watch: EngineWatch, args: argparse.Namespace) -> None:
 
 def view(seen: Snapshot, stages: bool) -> Group:
     """Everything as tables."""
-    tables = [_streams(seen), _devices(seen), _edges(seen)]
+    tables = [_streams(seen), _devices(seen), _memory(seen), _edges(seen)]
     return Group(*tables, *([_stages(seen)] if stages else []))
 
 
@@ -82,28 +82,36 @@ def _streams(seen: Snapshot) -> Table:
     table = _table(
         f'{seen.model}, last {seen.window_s:g} s: {pool.goodput_per_s:.1f} outputs/s on time '
         f'({_percent(pool.on_time_ratio)}), {pool.device_s_per_output:.3g} device-s each',
-        'stream', 'epoch', 'priority', 'chunk', 'on time', 'good/s', 'T p50 ms', 'T p99 ms',
-        'R p50 ms', 'R p99 ms', 'dev s/out')
+        'stream\n:epoch', 'prio-\nrity', 'chunk', 'on time', 'good\n/s', 'period ms\np50 / p99',
+        'response ms\np50 / p99', 'device s\n/output')
     for row in seen.streams[:_MOST_ROWS]:
         account = row.goodput
-        table.add_row(*map(str, (row.slot, row.epoch, row.priority, row.chunk)),
-                      _percent(account.on_time_ratio), *map(_number, (
-                          row.goodput_per_s, account.period_p50_ms, account.period_p99_ms,
-                          account.response_p50_ms, account.response_p99_ms,
-                          row.device_s_per_output)))
+        table.add_row(f'{row.slot}:{row.epoch}', str(row.priority), str(row.chunk),
+                      _percent(account.on_time_ratio), _number(row.goodput_per_s),
+                      _pair(account.period_p50_ms, account.period_p99_ms),
+                      _pair(account.response_p50_ms, account.response_p99_ms),
+                      _number(row.device_s_per_output))
     return table
 
 
 def _devices(seen: Snapshot) -> Table:
-    table = _table('devices', 'device', 'busy', 'batch', 'sizes', 'streams', 'gain', 'wait p50 ms',
-                   'wait p99 ms', 'weights MB', 'KV MB', 'activations MB', 'workspace MB')
+    table = _table('devices', 'device', 'busy', 'batch', 'sizes', 'streams', 'gain',
+                   'wait ms\np50 / p99')
     for row in seen.devices[:_MOST_ROWS]:
-        memory, batches = row.memory, row.batches
+        batches = row.batches
         table.add_row(
             str(row.device), _percent(row.busy), _number(batches.mean), _sizes(batches.sizes),
-            *map(_number, (batches.streams_mean, batches.gain, row.queueing_p50_ms,
-                           row.queueing_p99_ms, memory.weights / _MB, memory.kv / _MB,
-                           memory.activations / _MB, memory.workspace / _MB)))
+            _number(batches.streams_mean), _number(batches.gain),
+            _pair(row.queueing_p50_ms, row.queueing_p99_ms))
+    return table
+
+
+def _memory(seen: Snapshot) -> Table:
+    table = _table('memory [MB]', 'device', 'weights', 'KV', 'activations', 'workspace')
+    for row in seen.devices[:_MOST_ROWS]:
+        memory = row.memory
+        table.add_row(str(row.device), *(_number(part / _MB) for part in (
+            memory.weights, memory.kv, memory.activations, memory.workspace)))
     return table
 
 
@@ -114,13 +122,13 @@ def _sizes(shares: Mapping[int, float]) -> str:
 
 
 def _stages(seen: Snapshot) -> Table:
-    table = _table('stages', 'device', 'step', 'block', 'tasks', 'service p50 ms',
-                   'service p99 ms', 'wait p50 ms', 'wait p99 ms')
+    table = _table('stages', 'device', 'step', 'block', 'tasks',
+                   'service ms\np50 / p99', 'wait ms\np50 / p99')
     for device in seen.devices:
         for stage in device.stages:
             table.add_row(*map(str, (device.device, stage.step, stage.block, stage.tasks)),
-                          *map(_number, (stage.service_p50_ms, stage.service_p99_ms,
-                                         stage.queueing_p50_ms, stage.queueing_p99_ms)))
+                          _pair(stage.service_p50_ms, stage.service_p99_ms),
+                          _pair(stage.queueing_p50_ms, stage.queueing_p99_ms))
     return table
 
 
@@ -135,9 +143,9 @@ def _edges(seen: Snapshot) -> Table:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify='left', header_style='bold')
+    table = compact_table(title)
     for column in columns:
-        table.add_column(column, justify='right')
+        table.add_column(column, justify='right', overflow='fold')
     return table
 
 
@@ -150,7 +158,18 @@ def _percent(ratio: float) -> str:
 
 
 def _number(value: float) -> str:
-    return '-' if math.isnan(value) else f'{value:.4g}'
+    return _digits(value, 4)
+
+
+def _pair(first: float, second: float) -> str:
+    return f'{_digits(first, 3)} / {_digits(second, 3)}'
+
+
+def _digits(value: float, most: int) -> str:
+    """So many digits, but never an exponent for a large number."""
+    if math.isnan(value):
+        return '-'
+    return f'{value:.0f}' if abs(value) >= 10 ** (most - 1) else f'{value:.{most}g}'
 
 
 def _serve(args: argparse.Namespace) -> Callable[[], None]:

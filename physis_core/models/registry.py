@@ -1,4 +1,4 @@
-"""Models by name: one of ours, or the dotted name of any module that can be imported.
+"""Models by name: one of ours, or the name of any other module that can be imported.
 
 Such a module offers ``describe(options) -> ModelDescription``, which touches no weights, and
 ``build(options, blocks) -> StageModel``, which loads only the blocks asked for.
@@ -7,6 +7,7 @@ Such a module offers ``describe(options) -> ModelDescription``, which touches no
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -50,6 +51,16 @@ def model_names() -> list[str]:
     return sorted(_MODULES)
 
 
+def is_module(name: str) -> bool:
+    """Whether there is a module of that name; of a dotted one, the packages are imported."""
+    if not all(part.isidentifier() for part in name.split('.')):
+        return False
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ModuleNotFoundError, ValueError):  # no such package; no spec (`__main__`)
+        return False
+
+
 def describe(spec: ModelSpec) -> ModelDescription:
     """The model's description; no weights are read."""
     description: ModelDescription = _module(spec.name).describe(spec.options)
@@ -65,9 +76,10 @@ def build(spec: ModelSpec, blocks: Collection[int] | None = None) -> StageModel:
 def _module(name: str) -> ModuleType:
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
-    if '.' not in name:
+    if not is_module(name):
         raise InputError(f'model `{name}` is not known; choose one of {", ".join(model_names())}, '
-                         'or give the dotted name of a module of your own')
+                         'or give the name of a module of your own that can be imported where the '
+                         'workers run (installed, or in the current folder)')
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import signal
+import sys
 from pathlib import Path
 from types import FrameType
 
 from physis_core.errors import InputError
+from physis_core.models.registry import ModelSpec, describe
 from physis_core.planning.modes import MODES
 from physis_ros.demo.session import DemoSettings, run_demo
 
@@ -48,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the demo; the exit code is 0 when it ran to its end."""
     settings = _settings(args)
+    _say_what_stays_idle(settings)
     signal.signal(signal.SIGTERM, _leave)
     return run_demo(settings)
 
@@ -65,6 +68,15 @@ def _settings(args: argparse.Namespace) -> DemoSettings:
         episodes=None if args.live else args.episodes, delay_ms=args.delay_ms,
         delay_chunks=args.delay_chunks, plan=args.plan, devices=args.devices, output=args.output,
         blank_cameras=args.blank_cameras, seed=args.seed, out=args.out, domain_id=args.domain_id)
+
+
+def _say_what_stays_idle(settings: DemoSettings) -> None:
+    """A plan takes no more devices than it has work for; say so where more were given."""
+    graph = describe(ModelSpec('so101')).graph
+    used = MODES[settings.plan](graph, settings.devices).devices
+    if used < settings.devices:
+        print(f'--devices {settings.devices}: plan `{settings.plan}` of the {graph.stages} stages '
+              f'has work for {used}, so {settings.devices - used} stay idle', file=sys.stderr)
 
 
 def _leave(number: int, _: FrameType | None) -> None:

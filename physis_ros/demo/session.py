@@ -157,7 +157,7 @@ def _run_episodes(settings: DemoSettings, group: ProcessGroup, recording: Record
                 runner.run(lambda episode: progress.update(
                     bar, status=f'{episode.simulated_s:4.1f} s  {_status(recording)}'))
                 done += 1
-                progress.update(bar, completed=done)
+                progress.update(bar, completed=done, status=_status(recording))
                 if not console.is_terminal:  # where no bar can be drawn, a line for each episode
                     console.print(f'{done}: {_status(recording)}')
             runner.pause()

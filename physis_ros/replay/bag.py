@@ -10,7 +10,7 @@ from typing import Any
 from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CompressedImage, Image, JointState
 
-from physis_core.errors import InputError
+from physis_core.errors import InputError, how_to_install
 
 _TYPES: dict[str, Any] = {
     'sensor_msgs/msg/Image': Image, 'sensor_msgs/msg/CompressedImage': CompressedImage,
@@ -43,8 +43,7 @@ class Bag:
             from rosbags.highlevel import AnyReader, AnyReaderError
             from rosbags.typesys import Stores, get_typestore
         except ImportError as error:
-            raise InputError('replay needs rosbags; install it with '
-                             "`pip install 'physis-ros[replay]'`") from error
+            raise InputError(f'replay needs rosbags; {how_to_install("replay")}') from error
         try:
             self._reader = AnyReader([path], default_typestore=get_typestore(Stores.LATEST))
             self._reader.open()

@@ -7,7 +7,7 @@ from typing import Any
 
 from rclpy.serialization import serialize_message
 
-from physis_core.errors import InputError
+from physis_core.errors import InputError, how_to_install
 
 _BAG_VERSION = 9
 
@@ -28,8 +28,7 @@ class BagWriter:
             from rosbags.rosbag2 import StoragePlugin, Writer, WriterError
             from rosbags.typesys import Stores, get_typestore
         except ImportError as error:
-            raise InputError('recording needs rosbags; install it with '
-                             "`pip install 'physis-ros[replay]'`") from error
+            raise InputError(f'recording needs rosbags; {how_to_install("replay")}') from error
         self._types = get_typestore(Stores.LATEST)
         self._connections: dict[str, Any] = {}
         try:

@@ -1,11 +1,13 @@
 """The `physis` command: dispatch, plugins and the manners of its errors."""
 
+import subprocess
 import sys
 from importlib import metadata
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
+import physis_core
 from physis_core.cli import commands
 from physis_core.cli.main import main
 from physis_core.errors import InputError, Refused
@@ -41,6 +43,23 @@ def test_help_lists_commands_of_every_package(plugin, capsys):
     assert 'capacity' in listed and 'sing' in listed
 
 
+def test_help_says_what_each_command_is_for_and_imports_none(tmp_path):
+    done = subprocess.run(
+        [sys.executable, '-c', 'import sys; from physis_core.cli.main import main; '
+         'main(["--help"]); main(["bench"]); sys.exit("torch" in sys.modules)'],
+        capture_output=True, text=True, timeout=60, check=True)
+    lines = {line.split()[0]: line.split(maxsplit=1) for line in done.stdout.splitlines()
+             if line.startswith('  ')}
+    assert {*commands.command_modules(), *commands.bench_modules()} <= lines.keys()
+    assert all(len(line) == 2 for line in lines.values())
+    assert 'Execute a plan' in lines['simulate'][1] and 'roofline' in lines['stage'][1]
+
+
+def test_version(capsys):
+    assert main(['--version']) == 0
+    assert capsys.readouterr().out == f'physis {physis_core.__version__}\n'
+
+
 def test_runs_a_plugin_with_its_own_options(plugin):
     assert main(['sing', '--loud']) == 7
 
@@ -61,8 +80,8 @@ def test_unknown_option_is_one_sentence(plugin, capsys):
 
 
 @pytest.mark.parametrize('missing, advice', [
-    ('mujoco', "pip install 'physis-ros[demo]'"),
-    ('rclpy.node', "pip install 'physis-ros[ros]'"),
+    ('mujoco', "pip install '.[demo]'"),
+    ('rclpy.node', "pip install '.[ros]'"),
     ('nowhere', 'which is not installed'),
 ])
 def test_missing_extra_is_named(monkeypatch, capsys, missing, advice):

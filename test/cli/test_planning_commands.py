@@ -1,6 +1,7 @@
 """The planning commands: what they print, and one sentence for every bad input."""
 
 import json
+import re
 
 import pytest
 
@@ -48,7 +49,9 @@ def test_a_plan_is_written_drawn_and_simulated(capsys, tmp_path):
     plan, picture = tmp_path / 'plan.json', tmp_path / 'plan.svg'
     assert main(['plan', 'so101', '--devices', '2', '--t-ms', '1,1', '--out', str(plan),
                  '--plot', str(picture)]) == 0
-    assert 'streamdiffusionv2' in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert 'streamdiffusionv2' in out
+    assert [line.partition(': ')[0] for line in err.splitlines()] == [str(plan), str(picture)]
     assert Plan.from_json(plan.read_text()).devices == 2
     assert picture.read_text().startswith('<?xml')
     seen = object_of(capsys, 'simulate', '--plan', str(plan), '--t-ms', '1,1', '--chunks', '120',
@@ -56,6 +59,31 @@ def test_a_plan_is_written_drawn_and_simulated(capsys, tmp_path):
     assert seen['delivered'] == 60 and seen['missed'] == 0
     assert seen['period_ratio'] == pytest.approx(1, abs=0.1)
     assert len(seen['utilisation']) == 2
+
+
+@pytest.mark.parametrize('mode', ['streamdiffusionv2', 'by_step_2-2', 'full_split', 'sequential'])
+def test_a_plan_without_jitter_keeps_its_period_however_few_chunks_count(capsys, tmp_path, mode):
+    path = tmp_path / 'plan.json'
+    times = ('--t-ms', '0.8,2.105')
+    planned = object_of(capsys, 'plan', 'wan2.1-1.3b', '--devices', '4', *times, '--mode', mode,
+                        '--out', str(path))['4']['front']
+    one, = (each for each in planned if each['mode'] == mode)
+    for chunks in ('100', '200'):
+        seen = object_of(capsys, 'simulate', '--plan', str(path), *times, '--chunks', chunks,
+                         '--warmup', '80')
+        assert seen['period_ratio'] == 1.0 and seen['period_ms'] == one['period_ms']
+        assert seen['mean_batch'] == one['batch']
+        assert seen['response_ms'] == pytest.approx(one['response_ms'], rel=0.01)
+        assert max(seen['utilisation']) == 1.0
+
+
+def test_tables_fit_a_terminal_of_80_columns_and_nothing_is_cut_off(capsys, monkeypatch):
+    monkeypatch.setattr('rich.console.Console.is_terminal', True)
+    monkeypatch.setenv('COLUMNS', '80')
+    assert main(['pareto', 'wan2.1-1.3b', '--devices', '1,30', '--t-ms', '0.8,2.105']) == 0
+    lines = re.sub('\x1b\\[[0-9;]*m', '', capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= 80 and not any('…' in line for line in lines)
+    assert any(line.split()[-1:] == ['0'] and 'streamdiffusionv2' in line for line in lines)
 
 
 def test_simulate_a_line(capsys):

@@ -68,6 +68,17 @@ def test_top_as_tables(engine: Engine, capsys: pytest.CaptureFixture[str]) -> No
         assert title in printed
 
 
+def test_top_fits_a_terminal_of_80_columns(
+        engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv('COLUMNS', '80')
+    assert main(['top', '--once', '--stages', '--window', '60']) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and not any('…' in line for line in lines)
+    row = next(line for line in lines if line.lstrip().startswith('0:1 '))
+    assert row.count(' / ') == 2  # period and response, each in one line
+
+
 def test_trace_follows_one_chunk_through_all_stages(engine: Engine, tmp_path: Path) -> None:
     out = tmp_path / 'trace.json'
     assert main(['trace', '--chunk', '0:1:3', '--out', str(out)]) == 0

@@ -18,6 +18,8 @@ import pytest
 pytest.importorskip('rclpy', reason='needs the extra `ros`')
 pytest.importorskip('physis_ros.demo.scene', reason='needs the extra `demo`')
 
+from physis_core.cli.main import main
+from physis_ros.demo import demo_command
 from physis_ros.demo.private_domain import PrivateDomain
 
 WAIT_S = 90.0
@@ -120,6 +122,17 @@ def test_the_arm_picks_and_places_and_everything_is_measured(demo: Callable[...,
     assert (run.out / 'episode.mp4').exists() or (run.out / 'episode.gif').exists()
     assert not run.processes()
     assert not run.shared_memory()
+
+
+def test_devices_that_the_plan_has_no_work_for_are_said(
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(demo_command, 'run_demo', lambda settings: settings.devices)
+    monkeypatch.setattr(signal, 'signal', lambda *_: None)
+    assert main(['demo', '--devices', '40']) == 40
+    assert '--devices 40: plan `full_split` of the 32 stages has work for 32, so 8 stay idle' in (
+        capsys.readouterr().err)
+    assert main(['demo', '--devices', '2']) == 2
+    assert capsys.readouterr().err == ''
 
 
 @pytest.mark.parametrize(('number', 'code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -23,6 +23,8 @@ def load_preset(name: str) -> ModelShape:
         InputError: the name is not known.
     """
     if name not in preset_names():
-        raise InputError(f'model `{name}` has no preset; choose one of {", ".join(preset_names())}')
+        raise InputError(f'model `{name}` has no preset; choose one of '
+                         f'{", ".join(preset_names())}, or measure it '
+                         f'(`physis profile {name} --out FILE`) and plan with `--profile FILE`')
     path = _FOLDER / f'{name}.yaml'
     return from_mapping(ModelShape, {'name': name, **read_yaml(path)}, path.name)
