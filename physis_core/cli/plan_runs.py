@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from physis_core.errors import StreamError
-from physis_core.models.protocol import ModelDescription
+from physis_core.models.protocol import ModelDescription, lead_s
 from physis_core.models.registry import ModelSpec, build, describe
 from physis_core.planning.modes import full_split
 from physis_core.planning.plan import BatchRule, Plan, ranks_from_devices
@@ -80,8 +80,8 @@ def largest_error(spec: ModelSpec, chunks: Sequence[FinishedChunk]) -> float:
     for index, chunk in enumerate(chunks):
         if index >= _CHECKED_CHUNKS and time.monotonic() > until_s:
             break
-        lead_s = (chunk.due_ns - chunk.capture_ns) / 1e9
-        for name, array in oracle.next_chunk([observation], [lead_s]).items():
+        lead = lead_s(chunk.due_ns, chunk.capture_ns)
+        for name, array in oracle.next_chunk([observation], [lead]).items():
             error = max(error, float(np.abs(array - chunk.outputs[name]).max()))
     return error
 

@@ -174,6 +174,14 @@ class StageModel(Protocol):
         ...
 
 
+def lead_s(due_ns: int, capture_ns: int) -> float:
+    """What :meth:`StageModel.encode` is told: from a capture to the planned effect [s].
+
+    A chunk that starts after it was due takes effect at once; it does not end its stream.
+    """
+    return max(0, due_ns - capture_ns) / 1e9
+
+
 def chunk_noise(latent: TensorSpec, seed: int, epoch: int, chunk: int, step: int) -> torch.Tensor:
     """Standard normal noise of one chunk at one step, ``latent.shape``.
 

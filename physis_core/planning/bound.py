@@ -24,11 +24,12 @@ def lower_bound_us(profile: Profile, devices: int) -> float:
     graph = profile.graph
     costs = [split_costs(profile.group_of(block).times.mean_us, graph.passes)
              for block in range(graph.blocks)]
-    fewest = [next(count for count, cost in enumerate(cost) if cost < inf) for cost in costs]
-    work = sum(cost[count] for cost, count in zip(costs, fewest, strict=True))
-    batches = sum(fewest)
-    extra = sorted(cost[count + 1] - cost[count] for cost, first in zip(costs, fewest, strict=True)
-                   for count in range(first, graph.passes))
+    cheapest = [cost.index(min(cost)) for cost in costs]
+    work = sum(cost[count] for cost, count in zip(costs, cheapest, strict=True))
+    batches = sum(cheapest)
+    extra = sorted(cost[count + 1] - cost[count]
+                   for cost, least in zip(costs, cheapest, strict=True)
+                   for count in range(least, graph.passes))
     loads = []
     for used in range(1, min(devices, graph.stages) + 1):
         if used > batches:

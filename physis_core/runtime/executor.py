@@ -13,7 +13,7 @@ import torch
 
 from physis_core.errors import StreamError
 from physis_core.graph import StageGraph, Task
-from physis_core.models.protocol import StageModel, chunk_noise
+from physis_core.models.protocol import StageModel, chunk_noise, lead_s
 from physis_core.runtime.attention_backend import waiter_for
 from physis_core.runtime.boards import Observation
 from physis_core.runtime.dispatch import Work
@@ -149,9 +149,8 @@ class ModelExecutor:
             observation = self._observe(work.stream)
             if observation is None:
                 raise StreamError('there is no observation yet; observe() first')
-            # A chunk that starts after it was due takes effect at once, it does not end its stream.
-            lead_s = max(0, state.due_ns - observation.capture_ns) / 1e9
-            state.condition = self._model.encode(observation.arrays, lead_s)
+            state.condition = self._model.encode(
+                observation.arrays, lead_s(state.due_ns, observation.capture_ns))
             state.observation_ids[step] = observation.identity
             if step == 0:
                 state.started_ns = time.monotonic_ns()

@@ -11,7 +11,7 @@ import pytest
 from families import small, text
 
 from physis_core.graph import KVMode
-from physis_core.models.protocol import TensorSpec
+from physis_core.models.protocol import TensorSpec, lead_s
 from physis_core.models.registry import build, describe
 from physis_core.planning.modes import MODES
 from physis_core.planning.plan import BatchRule
@@ -92,7 +92,7 @@ class Run:
                     for identity in chunk.observation_ids]
             expected = oracle.next_chunk(
                 [arrays for arrays, _ in read],
-                [max(0, chunk.due_ns - capture) / 1e9 for _, capture in read])
+                [lead_s(chunk.due_ns, capture) for _, capture in read])
             assert expected.keys() == chunk.outputs.keys()
             for name, array in expected.items():
                 assert np.abs(array).max() > 0.1

@@ -1,5 +1,7 @@
 """The lower bound: reference values, and that nothing is below it."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from physis_core.graph import KVMode
 from physis_core.planning.bound import dependency_bound_us, lower_bound_us, split_costs
 from physis_core.planning.loads import device_loads_us, step_batches
 from physis_core.planning.plan import BatchRule, Plan, ranks_from_devices
+from physis_core.planning.profile import BatchTimes, BlockGroup
 
 
 @pytest.mark.parametrize('devices, milliseconds', [
@@ -21,6 +24,12 @@ def test_reference_values(wan_profile, devices, milliseconds):
 def test_small_batches_raise_the_bound():
     unbatched = affine_profile(4, 6, 100, 50, max_batch=1)
     assert lower_bound_us(unbatched, 1) == 24 * 150
+
+
+def test_batches_that_do_not_pay_do_not_raise_the_bound():
+    times = BatchTimes((100, 210, 330), (100, 210, 330), (100, 210, 330))
+    profile = replace(affine_profile(3, 2, 0, 1), groups=(BlockGroup(2, times),))
+    assert lower_bound_us(profile, 1) == 3 * 2 * 100
 
 
 def test_split_costs():

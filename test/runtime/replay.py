@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from physis_core.models.protocol import ModelDescription
+from physis_core.models.protocol import ModelDescription, lead_s
 from physis_core.models.registry import ModelSpec, build, describe
 from physis_core.runtime.oracle import SequentialOracle
 from physis_core.runtime.stream import FinishedChunk, Stream
@@ -77,7 +77,7 @@ def largest_error(spec: ModelSpec, recorded: Recorded, chunks: list[FinishedChun
         assert (chunk.chunk, chunk.epoch) == (index, chunks[0].epoch)
         read = [recorded.observations[identity] for identity in chunk.observation_ids]
         expected = oracle.next_chunk([arrays for arrays, _ in read],
-                                     [max(0, chunk.due_ns - capture) / 1e9 for _, capture in read])
+                                     [lead_s(chunk.due_ns, capture) for _, capture in read])
         assert expected.keys() == chunk.outputs.keys() == description.outputs.keys()
         for name, array in expected.items():
             error = max(error, float(np.abs(array - chunk.outputs[name]).max()))
