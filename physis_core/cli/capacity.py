@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from physis_core.cli.inputs import add_device_arguments, device_name, positive_us, read_devices
-from physis_core.cli.report import print_json, print_table
+from physis_core.cli.report import print_json, print_table, print_written
 from physis_core.errors import InputError
 from physis_core.models.presets import load_preset
 from physis_core.planning.capacity import best_placement, upper_bound, within_response
@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         from physis_core.cli.plots.capacity import draw_capacity
         draw_capacity(rows, args.plot)
+        print_written(args.plot, 'streams by model')
     if args.json:
         print_json(rows)
     else:

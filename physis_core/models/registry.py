@@ -79,7 +79,7 @@ def _module(name: str) -> ModuleType:
     if not is_module(name):
         raise InputError(f'model `{name}` is not known; choose one of {", ".join(model_names())}, '
                          'or give the name of a module of your own that can be imported where the '
-                         'workers run (installed, or in the current folder)')
+                         'workers run (installed, or on PYTHONPATH)')
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
