@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import matplotlib
 
@@ -15,12 +16,21 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from physis_core.units import NS_PER_S
-from physis_ros.demo.measures import chunks_of_episodes, effect_times, replan_times
+from physis_ros.demo.measures import (
+    Window,
+    effect_times,
+    playing_windows,
+    replan_times,
+)
 from physis_ros.demo.recording import ChunkSeen, EpisodeSeen, Recording
 from physis_ros.demo.scene import JOINT_NAMES
 
 _WIDTH_IN = 10.0
 _BIN_S = 2.0
+# Curves that lie on one another stay visible: each is thinner than the one below it, with other
+# dashes.
+_WIDEST_PT, _THINNEST_PT = 6.0, 1.5
+_DASHES = ('-', '--', ':')
 _TIMELINE_CHUNKS = 24
 _JOINT_SECONDS = 8.0
 _SHEET_COLUMNS = 8
@@ -33,33 +43,42 @@ _PLAYED = '#3b5b92'
 def ages(recording: Recording) -> Figure:
     """Age of every chunk at its effect, with its four parts stacked."""
     figure, axes = _axes(3.2)
-    chunks = [chunk for chunk in chunks_of_episodes(recording) if chunk.age_s is not None]
-    if chunks:
-        origin_ns = _origin_ns(recording)
+    origin_ns = _origin_ns(recording)
+    effective = [chunk for chunk in recording.chunks.values() if chunk.age_s is not None]
+    for episode in recording.episodes:
+        chunks = _within(effective, episode)
+        if not chunks:
+            continue
         times_s = [((chunk.effect_ns or 0) - origin_ns) / NS_PER_S for chunk in chunks]
         parts_ms = [[1e3 * (getattr(chunk, f'{part}_s') or 0.0) for chunk in chunks]
                     for part in _PARTS]
-        axes.stackplot(times_s, parts_ms, labels=_PARTS, colors=[_COLOURS[p] for p in _PARTS])
-        axes.legend(loc='upper right', ncols=4, frameon=False)
+        axes.stackplot(times_s, parts_ms, colors=[_COLOURS[p] for p in _PARTS])
+    _legend(figure, [*_PARTS], [*_COLOURS.values()])
     _label(axes, 'time [s]', 'age at effect [ms]')
     return figure
 
 
 def frequencies(recording: Recording) -> Figure:
-    """The four frequencies over time, on one logarithmic axis: they are not each other."""
+    """The four frequencies over time, on one logarithmic axis: they are not each other.
+
+    A line for each episode, from its first chunk to its last; between them the scene is reset.
+    """
     figure, axes = _axes(3.6)
     chunks = list(recording.chunks.values())
     series: dict[str, Sequence[int]] = {
         f'sensor: {source}': list(times) for source, times in sorted(recording.sensors.items())}
-    series |= {'replan': replan_times(chunks), 'chunk': effect_times(chunks),
+    series |= {'chunk': effect_times(chunks), 'replan': replan_times(chunks),
                'servo': list(recording.servo)}
-    origin_ns = _origin_ns(recording)
-    for name, times_ns in series.items():
-        if times_ns:
-            middles_s, rates_hz = _rates(times_ns, origin_ns)
-            axes.plot(middles_s, rates_hz, label=name, linewidth=1.4)
+    origin_ns, windows = _origin_ns(recording), playing_windows(recording)
+    widths_pt = np.linspace(_WIDEST_PT, _THINNEST_PT, len(series))
+    for number, (name, times_ns) in enumerate(series.items()):
+        if times_ns and windows:
+            axes.plot(*_rates(times_ns, windows, origin_ns), label=name,
+                      linestyle=_DASHES[number % len(_DASHES)], linewidth=widths_pt[number],
+                      solid_capstyle='butt')
     axes.set_yscale('log')
-    axes.legend(loc='upper left', bbox_to_anchor=(1.0, 1.0), frameon=False)
+    if windows:
+        axes.legend(loc='upper left', bbox_to_anchor=(1.0, 1.0), frameon=False)
     _label(axes, 'time [s]', 'rate [Hz]')
     return figure
 
@@ -67,8 +86,8 @@ def frequencies(recording: Recording) -> Figure:
 def timeline(recording: Recording, episode: EpisodeSeen) -> Figure:
     """The life of an episode's first chunks: captured, queued, computed, waiting, played."""
     figure, axes = _axes(4.2)
-    chunks = [chunk for chunk in _within(recording, episode) if chunk.effect_ns is not None]
-    chunks = chunks[:_TIMELINE_CHUNKS]
+    chunks = [chunk for chunk in _within(recording.chunks.values(), episode)
+              if chunk.effect_ns is not None][:_TIMELINE_CHUNKS]
     for row, chunk in enumerate(chunks):
         begin_s = (chunk.capture_ns - episode.began_ns) / NS_PER_S
         for part in _PARTS:
@@ -79,9 +98,7 @@ def timeline(recording: Recording, episode: EpisodeSeen) -> Figure:
             until_s = ((chunks[row + 1].effect_ns or 0) - episode.began_ns) / NS_PER_S
             axes.barh(row, until_s - begin_s, left=begin_s, color=_PLAYED, height=0.7)
         axes.plot((chunk.planned_ns - episode.began_ns) / NS_PER_S, row, '|k', markersize=9)
-    handles = [plt.Rectangle((0, 0), 1, 1, color=colour)
-               for colour in (*_COLOURS.values(), _PLAYED)]
-    axes.legend(handles, [*_PARTS, 'played'], loc='lower right', frameon=False)
+    _legend(figure, [*_PARTS, 'played'], [*_COLOURS.values(), _PLAYED])
     axes.invert_yaxis()
     _label(axes, f'time since the start of episode {episode.number} [s]; | planned start', 'chunk')
     return figure
@@ -103,7 +120,8 @@ def joints(recording: Recording) -> Figure:
     for name, axes in zip(JOINT_NAMES, grid.flat, strict=True):
         axes.set_title(name, fontsize=9)
         _label(axes, '', '[rad]')
-    grid.flat[0].legend(frameon=False)
+    handles, labels = grid.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc='outside upper right', ncols=2, frameon=False)
     for axes in grid[-1]:
         axes.set_xlabel('time before the end of the run [s]')
     return figure
@@ -111,12 +129,14 @@ def joints(recording: Recording) -> Figure:
 
 def contact_sheet(episodes: Iterable[EpisodeSeen]) -> Figure:
     """Camera frames as they were published: a row per episode, both cameras one above the other."""
-    shown = [episode for episode in episodes if episode.frames][:_SHEET_ROWS]
+    seen = list(episodes)
+    shown = [episode for episode in seen if episode.frames][:_SHEET_ROWS]
     rows = max(len(shown), 1)
     figure, grid = plt.subplots(
         rows, 1, figsize=(_WIDTH_IN, 2.55 * rows), squeeze=False, layout='constrained')
     for axes in grid.flat:
         axes.axis('off')
+    figure.suptitle(f'{len(shown)} of {len(seen)} episodes', fontsize=10)
     for episode, axes in zip(shown, grid.flat, strict=False):
         axes.imshow(np.concatenate([_strip(episode, camera) for camera in ('front', 'wrist')]))
         outcome = 'success' if episode.success else 'no success' if episode.ended_ns else 'cut off'
@@ -133,19 +153,32 @@ def _strip(episode: EpisodeSeen, camera: str) -> NDArray[np.uint8]:
     return np.concatenate([frames[index] for index in chosen], axis=1)
 
 
-def _within(recording: Recording, episode: EpisodeSeen) -> list[ChunkSeen]:
-    return [chunk for chunk in chunks_of_episodes(recording)
+def _within(chunks: Iterable[ChunkSeen], episode: EpisodeSeen) -> list[ChunkSeen]:
+    return [chunk for chunk in chunks
             if chunk.planned_ns >= episode.began_ns
             and (not episode.ended_ns or chunk.planned_ns < episode.ended_ns)]
 
 
-def _rates(times_ns: Sequence[int], origin_ns: int
-           ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    times_s = (np.array(times_ns) - origin_ns) / NS_PER_S
-    edges = np.arange(0.0, max(times_s.max(), _BIN_S) + _BIN_S, _BIN_S)
-    counts, _ = np.histogram(times_s, edges)
-    with_events = counts > 0
-    return (edges[:-1] + _BIN_S / 2)[with_events], (counts / _BIN_S)[with_events]
+def _rates(times_ns: Sequence[int], windows: Sequence[Window], origin_ns: int
+           ) -> tuple[list[float], list[float]]:
+    """Times [s] and rates [Hz] of a line with a step for each bin; NaN between windows.
+
+    No bin is cut off: a window is divided into equal bins of about the wanted length.
+    """
+    events = np.sort(np.array(times_ns, np.int64))
+    times_s: list[float] = []
+    rates_hz: list[float] = []
+    for begin_ns, end_ns in windows:
+        bins = max(round((end_ns - begin_ns) / NS_PER_S / _BIN_S), 1)
+        edges = np.linspace(begin_ns, end_ns, bins + 1).astype(np.int64)
+        counts = np.diff(np.searchsorted(events, edges, 'right'))  # (first, last]
+        for count, (begin, end) in zip(counts.tolist(), pairwise(edges.tolist()), strict=True):
+            times_s += [(begin - origin_ns) / NS_PER_S, (end - origin_ns) / NS_PER_S]
+            # A rate of zero has no place on a logarithmic axis: there the line has a gap.
+            rates_hz += [count * NS_PER_S / (end - begin) if count else np.nan] * 2
+        times_s.append(np.nan)
+        rates_hz.append(np.nan)
+    return times_s, rates_hz
 
 
 def _origin_ns(recording: Recording) -> int:
@@ -155,6 +188,12 @@ def _origin_ns(recording: Recording) -> int:
 def _axes(height_in: float) -> tuple[Figure, Axes]:
     figure, axes = plt.subplots(figsize=(_WIDTH_IN, height_in), layout='constrained')
     return figure, axes
+
+
+def _legend(figure: Figure, labels: Sequence[str], colours: Sequence[str]) -> None:
+    """Above the axes, where it covers nothing."""
+    handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in colours]
+    figure.legend(handles, labels, loc='outside upper right', ncols=len(labels), frameon=False)
 
 
 def _label(axes: Axes, x: str, y: str) -> None:

@@ -34,14 +34,15 @@ _SECTIONS: tuple[tuple[str, str], ...] = (
      'They differ, and none follows from another. Sensors deliver more than is used; replan says '
      'how often something newly seen changed the motion; chunk, how often the model delivered; '
      'servo, how often a control point was played. Only replan is a closed-loop frequency. '
-     'Gaps are the resets between episodes.'),
+     'Lines end where an episode ends; while the scene is reset, nothing is counted. Where '
+     'curves lie on one another, the wider one is below.'),
     ('Chunk timeline',
      'From the capture of the oldest input to the end of play. Chunks overlap: while one is '
      'played, the next is computed from a newer observation.'),
     ('Joint commands and measured positions', 'What the controller asked of the arm, and what the '
      'arm did.'),
     ('What the policy saw', 'Frames of both cameras (front above, wrist below) as they were '
-     'published, evenly spaced over each episode.'),
+     'published, evenly spaced over each episode; of a long run the first episodes.'),
 )
 
 

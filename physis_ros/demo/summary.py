@@ -13,6 +13,9 @@ from rich.table import Table
 
 from physis_ros.demo.measures import AgeStatistics, Measures
 
+# Where the engine encodes the observation of a chunk.
+_FIRST_STAGE = 'step 0 block 0'
+
 Row = tuple[str, str, str]
 """A quantity, its value with unit, and what it means."""
 
@@ -28,8 +31,9 @@ def rows(measures: Measures, stage_us: Mapping[str, float]) -> list[Row]:
           for source, rate_hz in measures.sensor_hz.items()),
         ('replan', _hz(measures.replan_hz), 'newer observations that changed the motion'),
         ('chunk', _hz(measures.chunk_hz), 'action chunks that took effect'),
-        ('servo', _hz(measures.servo_hz), 'control points played by the servo'),
-        ('joint targets', _hz(measures.target_hz), 'commands that moved the arm'),
+        ('servo', _hz(measures.servo_hz),
+         'commands of servo_node; they move the arm only with --output forward_command'),
+        ('joint targets', _hz(measures.target_hz), 'commands of the controller that moved the arm'),
         ('age p50 / p99 / max', f'{age.p50:.0f} / {age.p99:.0f} / {age.max:.0f} ms',
          'capture of the oldest input to effect at the controller'),
         ('age, mean by part', _parts(age), 'capture + queue + response + handoff'),
@@ -37,7 +41,7 @@ def rows(measures: Measures, stage_us: Mapping[str, float]) -> list[Row]:
          f'{measures.deadline_misses} of {measures.chunks} chunks missed their planned start'),
         ('refused by the controller', str(measures.rejected), 'trajectories it did not accept'),
         ('stage, fastest / median / slowest', _stages(stage_us),
-         f'computing one of the {len(stage_us)} stages of a chunk, medians'),
+         f'one of the {len(stage_us)} stages of a chunk, medians{_slowest(stage_us)}'),
         ('real time', f'{100 * measures.real_time_factor:.1f} %',
          'simulated time over elapsed time; less than 100: the machine is too slow'),
     ]
@@ -80,6 +84,15 @@ def _stages(stage_us: Mapping[str, float]) -> str:
         return 'not measured'
     times = sorted(stage_us.values())
     return f'{times[0]:.0f} / {times[len(times) // 2]:.0f} / {times[-1]:.0f} us'
+
+
+def _slowest(stage_us: Mapping[str, float]) -> str:
+    """Which stage is the slowest, and why that is no surprise where it is the first of a chunk."""
+    if not stage_us:
+        return ''
+    name = max(stage_us, key=lambda stage: stage_us[stage])
+    return f'; slowest: {name}' + (
+        ', which also encodes the images' if name == _FIRST_STAGE else '')
 
 
 def _finite(value: Any) -> Any:

@@ -12,8 +12,10 @@ import pytest
 pytest.importorskip('matplotlib', reason='needs the extra `demo`')
 pytest.importorskip('physis_ros.demo.scene', reason='needs the extra `demo`')
 
+import matplotlib.pyplot as plt
 from rich.console import Console
 
+from physis_ros.demo import figures
 from physis_ros.demo.cameras import Snapshot
 from physis_ros.demo.measures import measure
 from physis_ros.demo.recording import ChunkSeen, EpisodeSeen, Recording
@@ -78,6 +80,69 @@ def test_the_table_fits_a_page_and_the_summary_is_json(recording: Recording, tmp
     assert summary['stage_us'] == STAGES
     write_summary(tmp_path / 'summary.json', measure(Recording()), {}, {})
     assert json.loads((tmp_path / 'summary.json').read_text())['chunk_hz'] is None
+
+
+def test_the_frequencies_are_lines_of_whole_bins_with_gaps_between_episodes(
+        recording: Recording) -> None:
+    """Cameras at one rate and chunk and replan at another: six curves, of which none is hidden."""
+    episode = EpisodeSeen(1, 8, 10_000 * MS, 15_000 * MS, 5.0, 0.0, True)
+    recording.episodes.append(episode)
+    for number in range(31):
+        planned_ns = (10_050 + 160 * number) * MS
+        recording.add_chunk(ChunkSeen(
+            2, number, planned_ns, planned_ns - 120 * MS, 0.01, 0.02, 0.03, True,
+            planned_ns - 10 * MS, planned_ns))
+    for time_ns in range(3000 * MS, 15_000 * MS, 10 * MS):
+        recording.add_sensor('front', time_ns)
+        recording.servo.append(time_ns)
+    recording.sensors['wrist'] = recording.sensors['joint_states'] = recording.sensors['front']
+    figure = figures.frequencies(recording)
+    lines = figure.axes[0].get_lines()
+    assert [line.get_label() for line in lines] == [
+        'sensor: front', 'sensor: joint_states', 'sensor: wrist', 'chunk', 'replan', 'servo']
+    widths = [line.get_linewidth() for line in lines]
+    assert widths == sorted(widths, reverse=True) and len(set(widths)) == len(widths)
+    for line in lines:
+        rates_hz = np.array(line.get_ydata(), dtype=float)
+        wanted_hz = 6.25 if line.get_label() in ('chunk', 'replan') else 100.0
+        assert np.nanmin(rates_hz) > 0.9 * wanted_hz and np.nanmax(rates_hz) < 1.1 * wanted_hz
+        assert np.isnan(rates_hz[:-1]).any(), 'a line across the reset'
+        times_s = np.array(line.get_xdata(), dtype=float)
+        assert np.nanmax(times_s) == pytest.approx(9.05 + 30 * 0.16)
+    plt.close(figure)
+
+
+def test_no_legend_covers_data(recording: Recording) -> None:
+    for draw in (figures.ages, figures.frequencies, figures.joints,
+                 lambda seen: figures.timeline(seen, seen.episodes[0])):
+        figure = draw(recording)
+        figure.canvas.draw()
+        legends = [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]
+        assert legends
+        for legend in legends:
+            for axes in figure.axes:
+                assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+        plt.close(figure)
+
+
+def test_the_sheet_says_how_many_episodes_it_shows(recording: Recording) -> None:
+    for number in range(1, 13):
+        episode = EpisodeSeen(number, 7, 1000 * MS, 3000 * MS)
+        episode.frames.append(('front', np.full((64, 64, 3), 90, np.uint8)))
+        recording.episodes.append(episode)
+    figure = figures.contact_sheet(recording.episodes)
+    assert figure.get_suptitle() == '10 of 13 episodes'
+    plt.close(figure)
+
+
+def test_the_slowest_stage_is_explained(recording: Recording) -> None:
+    measures = measure(recording)
+    first = {row[0]: row[2] for row in rows(measures, {**STAGES, 'step 0 block 0': 4500.0})}
+    assert 'slowest: step 0 block 0, which also encodes the images' in first[
+        'stage, fastest / median / slowest']
+    assert '--output forward_command' in first['servo']
+    other = {row[0]: row[2] for row in rows(measures, STAGES)}
+    assert other['stage, fastest / median / slowest'].endswith('slowest: step 3 block 7')
 
 
 def test_the_shown_episode_is_a_success_if_there_is_one(recording: Recording) -> None:
