@@ -6,6 +6,7 @@ line).  A value out of range is one sentence naming the value, the range and the
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,10 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from physis_core.errors import InputError
+
+# Set by whoever starts a node and known to rclpy, declared at this moment or not.
+_OF_RCLPY = ('use_sim_time', 'start_type_description_service')
+_OF_RCLPY_PREFIX = 'qos_overrides.'
 
 Value = bool | int | float | str | Sequence[str] | Sequence[float]
 
@@ -89,8 +94,9 @@ class Setting:
             wanted = str if all(isinstance(item, str) for item in default) and default else None
             fits = all(isinstance(item, wanted or (str, int, float)) for item in value)
         if not fits:
+            kind = 'list' if isinstance(default, tuple) else type(default).__name__
             raise InputError(f'parameter `{self.name}` is {value!r}; it must be of type '
-                             f'{type(default).__name__} ({self.description})')
+                             f'{kind} ({self.description}){_unquoted(default, value)}')
         return value
 
     def _range(self) -> str:
@@ -124,7 +130,8 @@ class Settings:
         self._node.add_on_set_parameters_callback(self._on_set)
 
     def check(self) -> None:
-        """Raise InputError for the first parameter that is not acceptable."""
+        """Raise InputError for the first parameter that is not known or not acceptable."""
+        refuse_unknown(self._node)
         for name in self._settings:
             self[name]
 
@@ -145,3 +152,45 @@ class Settings:
                 except InputError as error:
                     return SetParametersResult(successful=False, reason=str(error))
         return SetParametersResult(successful=True)
+
+
+def refuse_unknown(node: Node) -> None:
+    """Refuse what was set from outside and is not a parameter of the node.
+
+    To be called when all parameters are declared: rclpy drops the others without a word.
+
+    Raises:
+        InputError: names the first of them, and the parameter that is spelled most like it.
+    """
+    # What was set has no public name in rclpy, unless every parameter is declared unseen.
+    given: Sequence[str] = list(node._parameter_overrides)
+    known = list(node.list_parameters([], 0).names)
+    for name in given:
+        if name in known or name in _OF_RCLPY or name.startswith(_OF_RCLPY_PREFIX):
+            continue
+        raise InputError(f'parameter `{name}` is not known to {node.get_name()}; '
+                         f'{_advice(name, known)}')
+
+
+def _advice(name: str, known: Sequence[str]) -> str:
+    section, _, rest = name.partition('.')
+    camera = rest.rpartition('.')[0]
+    if section == 'cameras' and camera and not any(
+            other.startswith(f'cameras.{camera}.') for other in known):
+        return (f'`camera_names` does not name a camera `{camera}`: add it there, or correct or '
+                'remove this section')
+    return f'the closest that is known is `{_closest(name, known)}`: correct or remove it'
+
+
+def _closest(name: str, known: Sequence[str]) -> str:
+    """The known name that is spelled most like it; of equals the first."""
+    return max(known, key=lambda other: difflib.SequenceMatcher(None, name, other).ratio())
+
+
+def _unquoted(default: Value, value: Any) -> str:
+    """A hint where a word became true or false on its way through YAML."""
+    items = value if isinstance(value, list) else [value]
+    if isinstance(default, bool) or not any(isinstance(item, bool) for item in items):
+        return ''
+    return ('; without quotes, y, n, yes, no, on and off are true or false in YAML: write '
+            "'y' for the word")

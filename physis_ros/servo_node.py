@@ -20,7 +20,6 @@ from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
-from rclpy.signals import SignalHandlerOptions
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
 
@@ -33,13 +32,16 @@ from physis_ros.beat import SteadyBeat
 from physis_ros.parameters import Settings
 from physis_ros.real_time import RealTime, become_real_time
 from physis_ros.ring_name import ring_name
-from physis_ros.servo_settings import SERVO_SETTINGS, joint_limits
+from physis_ros.servo_settings import SERVO_SETTINGS, check_limits, joint_limits
+from physis_ros.starting import start_ros
 from physis_ros.status import component, status_of
 
 # How often a missing ring is looked for, and a present one's writer is looked after.
 _LOOK_S = 0.1
 # A receiver that asks for a deadline is told when commands stay away for so long.
 _SILENCE_S = 0.1
+# Time for the last status to reach whoever listens.
+_LAST_WORD_S = 0.5
 # Time to come to rest when the process is told to end.
 _REST_S = 1.0
 
@@ -54,6 +56,7 @@ class ServoNode(Node):
         super().__init__('servo_node')
         self.settings = Settings(self, SERVO_SETTINGS)
         self.settings.check()
+        check_limits(self.settings)
         self.settings.refuse_bad_changes()
         self.rate_hz: float = self.settings['servo_hz']
         self.ring = ring_name(self.settings['ring'], self.get_namespace())
@@ -69,6 +72,7 @@ class ServoNode(Node):
         self._diagnostics = self.create_publisher(DiagnosticArray, '/diagnostics', 10)
         self._missed_before = 0
         self._joints: tuple[str, ...] = ()
+        self._fault = ''
         self.create_service(Trigger, '~/stop_request', self._stop_request)
         self.create_timer(1.0, self._publish_diagnostics,
                           clock=Clock(clock_type=ClockType.STEADY_TIME))
@@ -112,6 +116,13 @@ class ServoNode(Node):
         message.header.stamp = self.get_clock().now().to_msg()
         self._diagnostics.publish(message)
 
+    def give_up(self, reason: str) -> None:
+        """Say why this node ends, in the log and, as the last thing, on /diagnostics."""
+        self._fault = reason
+        self.get_logger().error(reason)
+        self._publish_diagnostics()
+        self._diagnostics.wait_for_all_acked(Duration(seconds=_LAST_WORD_S))
+
     def _status(self) -> DiagnosticStatus:
         quality, player = self.beat.quality(), self.player
         state = ServoState.IDLE if player is None else player.state
@@ -119,7 +130,9 @@ class ServoNode(Node):
             self.beat.missed - self._missed_before, self.beat.missed)
         share = missed / self.rate_hz
         level, text = DiagnosticStatus.OK, state.name.lower()
-        if player is None:
+        if self._fault:
+            level, text = DiagnosticStatus.ERROR, f'ended: {self._fault}'
+        elif player is None:
             level, text = DiagnosticStatus.WARN, f'waiting for ring `{self.ring}` of wam_node'
         elif state is ServoState.STOPPED:
             level, text = DiagnosticStatus.ERROR, f'stopped: {player.stop_reason}'
@@ -217,10 +230,10 @@ def main() -> int:
     """Run the node until it is told to stop."""
     ending = threading.Event()
     # Own handlers: those of rclpy would end the context before the joints are at rest.
-    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ending.set())
     try:
+        start_ros()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ending.set())
         node = ServoNode()
     except PhysisError as error:
         print(f'servo_node: {error}', file=sys.stderr)
@@ -231,7 +244,7 @@ def main() -> int:
         try:
             run(node, ending)
         except PhysisError as error:
-            node.get_logger().error(str(error))
+            node.give_up(str(error))
             return 1
     return 0
 

@@ -31,6 +31,37 @@ SERVO_SETTINGS = (
 )
 
 
+def check_limits(settings: Settings) -> None:
+    """Check what can be checked before the joints are known.
+
+    Raises:
+        InputError: lists of unequal length, a limit that is not positive, or bounds that leave
+            nothing between them.
+    """
+    given: dict[str, list[float]] = {
+        name: values for name in ('lower', 'upper', 'velocity', 'acceleration')
+        if (values := settings[f'limits.{name}'])}
+    first = next(iter(given), '')
+    for name, values in given.items():
+        if len(values) != len(given[first]):
+            raise InputError(f'parameter `limits.{name}` has {len(values)} numbers, '
+                             f'`limits.{first}` has {len(given[first])}; give one for each joint')
+    for name in ('velocity', 'acceleration'):
+        for index, value in enumerate(given.get(name, ())):
+            if not value > 0:
+                raise InputError(
+                    f'parameter `limits.{name}` is {value} for joint {index + 1} of '
+                    f'{len(given[name])}; it must be above 0: give a positive number, or leave '
+                    'the list out for no limit')
+    for index, (lower, upper) in enumerate(zip(
+            given.get('lower', ()), given.get('upper', ()), strict=False)):
+        if not lower < upper:
+            raise InputError(
+                f'parameter `limits.lower` is {lower} for joint {index + 1} of '
+                f'{len(given["lower"])}; it must be below `limits.upper`, which is {upper}: '
+                'correct one of them')
+
+
 def joint_limits(settings: Settings, joints: tuple[str, ...]) -> JointLimits:
     """The limits of the parameters.
 

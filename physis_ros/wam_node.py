@@ -31,7 +31,6 @@ from rclpy.lifecycle import (
 )
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
-from rclpy.signals import SignalHandlerOptions
 from rclpy.timer import Timer
 from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
@@ -63,6 +62,7 @@ from physis_ros.replay.recording import SessionRecording
 from physis_ros.ring_name import ring_name
 from physis_ros.stage_status import stage_status
 from physis_ros.status import Limit, component
+from physis_ros.starting import start_ros
 from physis_ros.steady_time import SteadyTime
 from physis_ros.stream_report import StreamStatus, stream_report
 from physis_ros.timed_publisher import TimedPublisher
@@ -547,7 +547,11 @@ def main() -> int:
     """Run the node until it is told to stop."""
     torch.set_num_threads(1)  # images are small; the workers need the cores
     # Own handlers: those of rclpy would end the context before the way to rest is sent.
-    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        start_ros()
+    except InputError as error:
+        print(f'wam_node: {error}', file=sys.stderr)
+        return 1
     ending = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ending.set())

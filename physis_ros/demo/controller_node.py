@@ -12,6 +12,7 @@ It takes `~/joint_trajectory` (trajectory_msgs/JointTrajectory), or by option `~
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +23,6 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
-from rclpy.signals import SignalHandlerOptions
 from rclpy.time import Time
 from sensor_msgs.msg import JointState as JointStateMessage
 from sensor_msgs.msg import TimeReference
@@ -45,6 +45,8 @@ from physis_ros.demo.topics import (
     TRAJECTORY_STARTED,
 )
 from physis_ros.ending import interrupt_once
+from physis_ros.parameters import refuse_unknown
+from physis_ros.starting import start_ros
 
 MessageInfo = Mapping[str, Any]
 
@@ -72,6 +74,7 @@ class Controller(Node):
             cmd_timeout_s=self.declare_parameter('cmd_timeout', 0.0).value)
         self._forwarder = CommandForwarder(
             self._joints, self.declare_parameter('watchdog_timeout', 0.1).value)
+        refuse_unknown(self)
         self._measured: JointState | None = None
         self._active = True
         self._active_since_ns = 0
@@ -237,9 +240,9 @@ def main() -> int:
     """Run the controller until it is told to stop."""
     interrupt_once(signal.SIGINT, signal.SIGTERM)
     # The context outlives the loop.
-    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-    executor = SingleThreadedExecutor()
     try:
+        start_ros()
+        executor = SingleThreadedExecutor()
         controller = Controller()
         executor.add_node(controller)
         beat = Beat(controller.update_rate_hz, time.monotonic_ns())
@@ -248,6 +251,9 @@ def main() -> int:
                 wait_s = (beat.due_ns - time.monotonic_ns()) / NS_PER_S
                 executor.spin_once(timeout_sec=max(wait_s, 0.0))
             controller.update()
+    except InputError as error:
+        print(f'arm_controller: {error}', file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         pass
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import signal
+import sys
 import time
 from typing import Any
 
@@ -17,17 +18,19 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from numpy.typing import NDArray
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import SetBool, Trigger
 
+from physis_core.errors import InputError
 from physis_core.units import NS_PER_S
 from physis_ros.demo.cameras import Cameras, Snapshot
 from physis_ros.demo.pace import Beat, Pace
 from physis_ros.demo.scene import CAMERAS, IMAGE_SIZE, JOINT_NAMES, Scene
 from physis_ros.demo.topics import TASK_STATUS
 from physis_ros.ending import interrupt_once
+from physis_ros.parameters import refuse_unknown
+from physis_ros.starting import start_ros
 
 _DIAGNOSTICS_HZ = 1.0
 _TASK_HZ = 25.0
@@ -44,6 +47,7 @@ class SimulatedRobot(Node):
         self._blank = bool(self.declare_parameter('blank_cameras', False).value)
         camera_hz = float(self.declare_parameter('camera_hz', 30.0).value)
         joint_state_hz = float(self.declare_parameter('joint_state_hz', 100.0).value)
+        refuse_unknown(self)
         self._episode = -1
         self._cameras_on = True
         self._succeeded = False
@@ -173,16 +177,19 @@ def main() -> int:
     """Run the robot until it is told to stop."""
     interrupt_once(signal.SIGINT, signal.SIGTERM)
     # The context outlives the loop.
-    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-    executor = SingleThreadedExecutor()
     robot = None
     try:
+        start_ros()
+        executor = SingleThreadedExecutor()
         robot = SimulatedRobot(Scene())
         executor.add_node(robot)
         while True:
             robot.live(time.monotonic_ns())
             wait_s = (robot.next_due_ns - time.monotonic_ns()) / NS_PER_S
             executor.spin_once(timeout_sec=max(wait_s, 0.0))
+    except InputError as error:
+        print(f'so101: {error}', file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         pass
     finally:

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip('rclpy', reason='the ROS 2 wheels are not installed')
 
 import rclpy
+from diagnostic_msgs.msg import DiagnosticStatus
 from graph import Graph
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
@@ -170,7 +171,10 @@ def test_it_says_what_is_not_permitted_and_what_it_runs_under(
 @pytest.mark.parametrize(('parameter', 'sentence'), [
     ('servo_hz:=5000', 'parameter `servo_hz` is 5000.0; it must be between 50.0 and 1000.0'),
     ('limits.velocity:=[1.0]', 'has 1 numbers, the ring has the 2 joints a, b'),
-    ('limits.velocity:=[1.0, -2.0]', 'one positive number'),
+    ('limits.velocity:=[1.0, -2.0]',
+     'parameter `limits.velocity` is -2.0 for joint 2 of 2; it must be above 0'),
+    ('servo_hs:=500.0',
+     'parameter `servo_hs` is not known to servo_node; the closest that is known is `servo_hz`'),
 ])
 def test_a_wrong_parameter_is_one_sentence(
         name: str, start: Callable[..., subprocess.Popen[str]], parameter: str, sentence: str
@@ -180,6 +184,34 @@ def test_a_wrong_parameter_is_one_sentence(
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert sentence in said and 'Traceback' not in said
+    ring.close()
+
+
+@pytest.mark.parametrize(('parameters', 'sentence'), [
+    (['limits.velocity:=[1.0, -2.0]'], '-2.0 for joint 2 of 2; it must be above 0'),
+    (['limits.acceleration:=[.nan]'], 'nan for joint 1 of 1; it must be above 0'),
+    (['limits.lower:=[-1.0, 1.0]', 'limits.upper:=[1.0, 1.0]'],
+     '`limits.lower` is 1.0 for joint 2 of 2; it must be below `limits.upper`, which is 1.0'),
+    (['limits.lower:=[-1.0, -1.0]', 'limits.velocity:=[8.0]'],
+     '`limits.velocity` has 1 numbers, `limits.lower` has 2'),
+])
+def test_bad_limits_are_refused_before_there_is_a_ring(
+        start: Callable[..., subprocess.Popen[str]], parameters: list[str], sentence: str) -> None:
+    process = start(*parameters)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert sentence in said and 'Traceback' not in said
+
+
+def test_limits_that_do_not_fit_the_ring_are_the_last_status(
+        graph: Graph, name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
+    process = start('limits.velocity:=[1.0]')
+    graph.says('servo_node: servo', 'waiting for ring')
+    ring = RingWriter(name, FORM)
+    status = graph.says('servo_node: servo', 'ended: parameter `limits.velocity` has 1 numbers')
+    assert status.level == DiagnosticStatus.ERROR
+    process.communicate(timeout=60)
+    assert process.returncode == 1
     ring.close()
 
 

@@ -390,6 +390,12 @@ def test_the_four_frequencies_are_four(bench: Bench) -> None:
         count = next(counts)
         bench.graph.sense()
         if count % 2 == 0:
+    ('perod_ms', 50.0, 'parameter `perod_ms` is not known to wam_node; the closest that is known '
+     'is `period_ms`'),
+    ('leed_ms', 777.0, 'the closest that is known is `lead_ms`'),
+    ('cameras__front__stale', 5.0, 'the closest that is known is `cameras.front.stale_ms`'),
+    ('cameras__frnt__stale_ms', 5.0, '`camera_names` does not name a camera `frnt`'),
+    ('joints__names', '[y, y, y, y, y, y]', "write 'y' for the word"),
             capture_ns.append(time.monotonic_ns() - 60_000_000)
         bench.stream.finish(capture_ns=capture_ns[-1])
         bench.graph.spin_for(0.05)
@@ -400,6 +406,12 @@ def test_the_four_frequencies_are_four(bench: Bench) -> None:
     assert list(report.sensor_names) == ['front', 'wrist', 'joints']
     assert all(hz > 0 for hz in report.sensor_hz)
     assert report.replan_hz < 0.75 * report.chunk_hz
+def test_parameters_of_rclpy_are_known(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(use_sim_time=False, start_type_description_service=False, **{
+        'qos_overrides.joints.depth': 100})
+    assert bench.node._state_machine.current_state[1] == 'active'
+
+
     assert np.isnan(report.servo_hz)
 
 
