@@ -56,6 +56,7 @@ from physis_ros.diagnostics import Thresholds, statuses
 from physis_ros.ingest.observation import Observation
 from physis_ros.ingest.subscriptions import Ingest
 from physis_ros.msg import ActionChunk, StreamReport
+from physis_ros.pause_log import PauseLog
 from physis_ros.pipeline_status import PipelineWatch
 from physis_ros.policy import PREFIX, Policy, make_policy
 from physis_ros.replay.recording import SessionRecording
@@ -116,6 +117,7 @@ class WamNode(LifecycleNode):
         self._stream_timers: list[Timer] = []
         self._paused_by_user = False
         self._unfit: list[str] = []
+        self._pause_log = PauseLog(self.get_logger())
         self._prompt: dict[str, np.ndarray] = {}
         self._fault = ''
         self.add_on_set_parameters_callback(self._check_instruction)
@@ -256,6 +258,7 @@ class WamNode(LifecycleNode):
         self._delivery.start()
         self._times.jump_ns()
         self._ingest.clear()
+        self._pause_log.forgotten(time.monotonic_ns())
         self._ingest.active = True
         self._unfit = []
         self._apply_pause()
@@ -368,9 +371,8 @@ class WamNode(LifecycleNode):
         unfit = [source.name for source in self._ingest.unfit(now_ns)]
         if unfit != self._unfit:
             self._unfit = unfit
-            if unfit:
-                self.get_logger().warning(f'no fresh input from {", ".join(unfit)}: paused')
             self._apply_pause()
+        self._pause_log.look(unfit, now_ns)
 
     def _begin_epoch(self) -> None:
         """Drop everything in flight and everything seen."""
@@ -379,6 +381,7 @@ class WamNode(LifecycleNode):
             return
         self._delivery.reset()
         self._ingest.clear()
+        self._pause_log.forgotten(time.monotonic_ns())
 
     # -- instruction ----------------------------------------------------------------------------
 
