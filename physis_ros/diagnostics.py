@@ -43,8 +43,11 @@ class Thresholds:
 
 
 def statuses(node: str, state: str, fault: str, status: StreamStatus | None,
-             limits: Thresholds | None) -> list[DiagnosticStatus]:
-    """All statuses of a node; only its state where no stream is running."""
+             limits: Thresholds | None, trajectory_topic: str = '') -> list[DiagnosticStatus]:
+    """All statuses of a node; only its state where no stream is running.
+
+    ``trajectory_topic`` is where chunks go as trajectories; empty: only a servo plays them.
+    """
     level, message = OK, state
     if fault:
         level, message = ERROR, f'stopped: {fault}; call ~/reset to go on'
@@ -55,14 +58,15 @@ def statuses(node: str, state: str, fault: str, status: StreamStatus | None,
     return [
         status_of(node, 'node', level, message, {'state': state, 'epoch': status.epoch}),
         *(_sensor(node, source, limits) for source in status.sources),
-        _replan(node, status, limits), _chunk(node, status, limits), _servo(node, status),
+        _replan(node, status, limits), _chunk(node, status, limits),
+        _servo(node, status, trajectory_topic),
         _age(node, status, limits), _deadlines(node, status, limits),
         _buffer(node, status, limits),
     ]
 
 
 def _sensor(node: str, source: SourceHealth, limits: Thresholds) -> DiagnosticStatus:
-    level, message = OK, source.condition.value
+    level, message = OK, source.absence or source.condition.value
     expected_hz = limits.sensor_hz.get(source.name)
     if source.condition in (Condition.MISSING, Condition.STALE):
         level = ERROR
@@ -107,11 +111,18 @@ def _chunk(node: str, status: StreamStatus, limits: Thresholds) -> DiagnosticSta
         'chunks delivered in this epoch [1]': status.counts.delivered})
 
 
-def _servo(node: str, status: StreamStatus) -> DiagnosticStatus:
+def _servo(node: str, status: StreamStatus, trajectory_topic: str) -> DiagnosticStatus:
+    """A servo may be left out where a controller takes trajectories; one that is lost is missed."""
     feedback = status.feedback
     if feedback is None or status.now_ns - feedback.tick_ns > _SERVO_GONE_NS:
-        return status_of(node, 'servo', ERROR, 'no servo is playing from the ring: start '
-                       'servo_node with the same `ring`', {'control points played [Hz]': math.nan})
+        level, message = ERROR, (
+            'no servo is playing from the ring: start servo_node with the same `ring`; if it runs, '
+            'its own status says why it does not play')
+        if feedback is None and trajectory_topic:
+            level, message = OK, (
+                f'not in use: chunks go to {trajectory_topic}, and no servo has played from the '
+                'ring')
+        return status_of(node, 'servo', level, message, {'control points played [Hz]': math.nan})
     level, message = OK, feedback.state.name.lower()
     if feedback.state in (ServoState.HOLDING, ServoState.STOPPED):
         level = WARN

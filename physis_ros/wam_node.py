@@ -62,8 +62,8 @@ from physis_ros.policy import PREFIX, Policy, make_policy
 from physis_ros.replay.recording import SessionRecording
 from physis_ros.ring_name import ring_name
 from physis_ros.stage_status import stage_status
-from physis_ros.status import Limit, component
 from physis_ros.starting import start_ros
+from physis_ros.status import Limit, component
 from physis_ros.steady_time import SteadyTime
 from physis_ros.stream_report import StreamStatus, stream_report
 from physis_ros.timed_publisher import TimedPublisher
@@ -501,7 +501,7 @@ class WamNode(LifecycleNode):
         numbers, counts, depth = delivery.numbers(now_ns)
         return StreamStatus(
             now_ns=now_ns, epoch=delivery.epoch,
-            sources=tuple(source.health(now_ns) for source in ingest.sources),
+            sources=ingest.health(now_ns),
             numbers=numbers, counts=counts, depth=depth, in_flight=delivery.stream.in_flight,
             feedback=feedback, underruns=delivery.underruns(feedback) if feedback else 0,
             paused=self._pause_reason(), fault=self._fault)
@@ -516,7 +516,7 @@ class WamNode(LifecycleNode):
         status, name = self._status(), component(self)
         message = DiagnosticArray(status=statuses(
             name, self._state, self._fault if self._state == 'active' else '', status,
-            self._thresholds() if status else None))
+            self._thresholds() if status else None, self._settings['trajectory.topic']))
         if self._engine is not None and self._pipeline is not None and self._devices is not None:
             message.status += [
                 stage_status(name, self._engine.stage_logs()),

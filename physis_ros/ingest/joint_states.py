@@ -10,6 +10,9 @@ from sensor_msgs.msg import JointState
 from physis_core.delivery.chunk import Floats
 from physis_core.errors import InputError
 
+# So many names are remembered, and said, of joints that are not ours.
+_NAMES_SAID = 8
+
 
 class JointCollector:
     """Keeps the newest position of every joint of the robot; used by one thread."""
@@ -19,11 +22,13 @@ class JointCollector:
         self._column = {name: index for index, name in enumerate(self.names)}
         self._positions = np.full(len(self.names), np.nan)
         self._stamps_ns: list[int | None] = [None] * len(self.names)
+        self._foreign: dict[str, None] = {}  # names of others, in the order in which they came
 
     def clear(self) -> None:
         """Forget all positions."""
         self._positions[:] = np.nan
         self._stamps_ns = [None] * len(self.names)
+        self._foreign.clear()
 
     def take(self, message: JointState, stamp_ns: int) -> bool:
         """Take the positions of a message; whether it had any of ours.
@@ -32,6 +37,9 @@ class JointCollector:
             InputError: a name without position, or a position of ours that is not finite; nothing
                 of the message was taken.
         """
+        for name in message.name:
+            if name not in self._column and len(self._foreign) <= _NAMES_SAID:
+                self._foreign[name] = None
         if len(message.position) != len(message.name):
             raise InputError(f'joint states name {len(message.name)} joints and have '
                              f'{len(message.position)} positions; the message is refused')
@@ -52,6 +60,16 @@ class JointCollector:
         return [name for name, stamp in zip(self.names, self._stamps_ns, strict=True)
                 if stamp is None]
 
+    def absence(self, topic: str) -> str:
+        """Why there are no positions although messages come; empty: nothing is missing or came."""
+        missing = self.missing()
+        present = [name for name in self.names if name not in missing]
+        named = present + list(self._foreign)
+        if not missing or not named:
+            return ''
+        return (f'{topic} arrives, but never names {_list(missing)}; it names {_list(named)}; '
+                'correct `joints.names`')
+
     def oldest_ns(self) -> int | None:
         """Stamp of the joint that was heard of the longest ago; None: one never was."""
         stamps = [stamp for stamp in self._stamps_ns if stamp is not None]
@@ -60,3 +78,8 @@ class JointCollector:
     def positions(self) -> Floats:
         """A copy of the positions, ``[joints]``; NaN where unknown."""
         return self._positions.copy()
+
+
+def _list(names: Sequence[str]) -> str:
+    more = ', ...' if len(names) > _NAMES_SAID else ''
+    return ', '.join(names[:_NAMES_SAID]) + more

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -24,7 +25,7 @@ from physis_ros.ingest.image import pixels_of, resized
 from physis_ros.ingest.instruction import Instruction
 from physis_ros.ingest.joint_states import JointCollector
 from physis_ros.ingest.observation import Assembler, Observation
-from physis_ros.ingest.source import Source
+from physis_ros.ingest.source import Condition, Source, SourceHealth
 from physis_ros.ingest.wrench import wrench_of
 from physis_ros.parameters import Settings
 from physis_ros.policy import Policy
@@ -78,6 +79,16 @@ class Ingest:
         """The sources that are missing or stale: without them there is no observation."""
         return [source for source in self.sources if not source.fresh(now_ns)]
 
+    def health(self, now_ns: int) -> tuple[SourceHealth, ...]:
+        """What diagnostics say about every source."""
+        found = []
+        for source in self.sources:
+            health = source.health(now_ns)
+            if source is self._joint_source and health.condition is Condition.MISSING:
+                health = replace(health, absence=self.joints.absence(self._joint_topic))
+            found.append(health)
+        return tuple(found)
+
     def clear(self) -> None:
         """Forget everything that was sensed; an instruction holds."""
         self.joints.clear()
@@ -129,12 +140,13 @@ class Ingest:
         name = settings['joints.input']
         self._joint_source: Source | None = None
         self._joint_shape: tuple[int, ...] = ()
+        self._joint_topic: str = settings['joints.topic']
         if name:
             self._joint_source = Source(name, _ns(settings['joints.stale_ms']), frozen_ns=0,
                                         expected_hz=settings['joints.expected_hz'])
             self._joint_shape = policy.description.observation[name].shape
         self._subscriptions.append(self._node.create_subscription(
-            JointState, settings['joints.topic'], self._take_joints,
+            JointState, self._joint_topic, self._take_joints,
             _quality(settings, 'joints')))
         return self._joint_source
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,10 +18,14 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from node_bench import Bench
 from rclpy.parameter import Parameter
 from rclpy.time import Time
+from sensor_msgs.msg import JointState
 from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
 
+from physis_core.delivery.ring import ServoFeedback, ServoState
 from physis_core.errors import WorkerLost
+from physis_ros.diagnostics import statuses
+from physis_ros.ingest.joint_states import JointCollector
 from physis_ros.msg import ActionChunk, StreamReport
 from physis_ros.wam_node import WamNode
 
@@ -125,6 +130,34 @@ def test_a_joint_that_is_nan_is_refused_by_name(bench: Bench) -> None:
     bench.observe()  # the sentinel: joints are again as before
     for observed in bench.stream.observed[count:]:
         assert observed.arrays['joints'] == pytest.approx(0.0)
+
+
+def test_joints_of_other_names_are_said_to_be_so(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(joints__names='[j1, j2, j3, j4, elbow_flex, gripper]')
+
+    def said() -> str:
+        bench.graph.feel()
+        bench.graph.spin_for(0.02)
+        status = bench.graph.diagnostics.get('wam_node: sensor joints')
+        return status.message if status and 'arrives' in status.message else ''
+
+    message = bench.graph.wait_for(said, 'the names')
+    assert message == (
+        '/joint_states arrives, but never names j1, j2, j3, j4; it names elbow_flex, gripper, '
+        'shoulder_pan, shoulder_lift, wrist_flex, wrist_roll; correct `joints.names`')
+    assert bench.graph.diagnostics['wam_node: sensor front'].message == (
+        'missing: nothing has been received')
+
+
+def test_of_many_foreign_joints_a_few_are_named() -> None:
+    joints = JointCollector(('j1',))
+    assert joints.absence('/joints') == ''
+    for number in range(100):
+        joints.take(JointState(name=[f'wheel_{number}'], position=[0.0]), 1)
+    said = joints.absence('/joints')
+    assert 'wheel_7, ...' in said and 'wheel_8' not in said
+    joints.take(JointState(name=['j1'], position=[0.0]), 2)
+    assert joints.absence('/joints') == ''
 
 
 def test_an_image_from_the_future_is_refused(bench: Bench) -> None:
@@ -357,6 +390,12 @@ def test_a_cleanup_lets_go_of_engine_and_ring_and_can_be_undone(bench: Bench) ->
     ('model', 'gpt', 'model `gpt` is not known'),
     ('model_options', '"{"', 'not JSON'),
     ('plan_file', '/nowhere.json', 'cannot be read'),
+    ('perod_ms', 50.0, 'parameter `perod_ms` is not known to wam_node; the closest that is known '
+     'is `period_ms`'),
+    ('leed_ms', 777.0, 'the closest that is known is `lead_ms`'),
+    ('cameras__front__stale', 5.0, 'the closest that is known is `cameras.front.stale_ms`'),
+    ('cameras__frnt__stale_ms', 5.0, '`camera_names` does not name a camera `frnt`'),
+    ('joints__names', '[y, y, y, y, y, y]', "write 'y' for the word"),
 ])
 def test_a_wrong_parameter_stops_the_configuration_with_a_sentence(
         make_bench: Callable[..., Bench], capfd: pytest.CaptureFixture[str], parameter: str,
@@ -365,6 +404,12 @@ def test_a_wrong_parameter_stops_the_configuration_with_a_sentence(
     bench.node.trigger_configure()
     assert bench.node._state_machine.current_state[1] == 'unconfigured'
     assert sentence in capfd.readouterr().err
+
+
+def test_parameters_of_rclpy_are_known(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(use_sim_time=False, start_type_description_service=False, **{
+        'qos_overrides.joints.depth': 100})
+    assert bench.node._state_machine.current_state[1] == 'active'
 
 
 def test_a_whole_number_is_a_number(make_bench: Callable[..., Bench]) -> None:
@@ -390,12 +435,6 @@ def test_the_four_frequencies_are_four(bench: Bench) -> None:
         count = next(counts)
         bench.graph.sense()
         if count % 2 == 0:
-    ('perod_ms', 50.0, 'parameter `perod_ms` is not known to wam_node; the closest that is known '
-     'is `period_ms`'),
-    ('leed_ms', 777.0, 'the closest that is known is `lead_ms`'),
-    ('cameras__front__stale', 5.0, 'the closest that is known is `cameras.front.stale_ms`'),
-    ('cameras__frnt__stale_ms', 5.0, '`camera_names` does not name a camera `frnt`'),
-    ('joints__names', '[y, y, y, y, y, y]', "write 'y' for the word"),
             capture_ns.append(time.monotonic_ns() - 60_000_000)
         bench.stream.finish(capture_ns=capture_ns[-1])
         bench.graph.spin_for(0.05)
@@ -406,12 +445,6 @@ def test_the_four_frequencies_are_four(bench: Bench) -> None:
     assert list(report.sensor_names) == ['front', 'wrist', 'joints']
     assert all(hz > 0 for hz in report.sensor_hz)
     assert report.replan_hz < 0.75 * report.chunk_hz
-def test_parameters_of_rclpy_are_known(make_bench: Callable[..., Bench]) -> None:
-    bench = make_bench(use_sim_time=False, start_type_description_service=False, **{
-        'qos_overrides.joints.depth': 100})
-    assert bench.node._state_machine.current_state[1] == 'active'
-
-
     assert np.isnan(report.servo_hz)
 
 
@@ -446,7 +479,30 @@ def test_every_subject_of_the_diagnostics_is_there(bench: Bench) -> None:
         f'wam_node: {what}' for what in (
             'node', 'sensor front', 'sensor wrist', 'sensor joints', 'replan', 'chunk', 'servo',
             'action age', 'deadlines', 'buffer', 'pipeline', 'stages', 'devices')}
-    assert bench.graph.diagnostics['wam_node: servo'].level == DiagnosticStatus.ERROR
+
+
+@pytest.mark.parametrize(('topic', 'level', 'text'), [
+    (TRAJECTORIES, DiagnosticStatus.OK, f'not in use: chunks go to {TRAJECTORIES}'),
+    ("''", DiagnosticStatus.ERROR, 'no servo is playing'),
+])
+def test_a_servo_that_nobody_needs_is_no_error(
+        make_bench: Callable[..., Bench], topic: str, level: bytes, text: str) -> None:
+    bench = make_bench(trajectory__topic=topic)
+    assert bench.graph.says('wam_node: servo', text).level == level
+
+
+def test_a_servo_that_played_and_is_gone_is_an_error(bench: Bench) -> None:
+    status = bench.node._status()
+    assert status is not None
+    unknown = np.full(len(NAMES), np.nan)
+    status = replace(status, feedback=ServoFeedback(
+        effects=0, tick_ns=status.now_ns - 2_000_000_000, state=ServoState.PLAYING, epoch=1,
+        real_time=False, ticks=1, played=1, missed=0, underruns=0, limited=0, rate_hz=250.0,
+        position=unknown, velocity=unknown))
+    (servo,) = [found for found in statuses(
+        'wam_node', 'active', '', status, bench.node._thresholds(), TRAJECTORIES)
+        if found.name == 'wam_node: servo']
+    assert servo.level == DiagnosticStatus.ERROR and 'no servo is playing' in servo.message
 
 
 def test_two_nodes_on_one_robot_do_not_share_a_ring(bench: Bench) -> None:
