@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import itertools
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,10 @@ import pytest
 
 # Read when a message class is first imported: a wrong message field is an error.
 os.environ['ROS_PYTHON_CHECK_FIELDS'] = '1'
+
+# A shell has what it starts in the background ignore SIGINT, and so would the processes that tests
+# start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Without ROS 2 (PHYSIS_ROS_DISTRO=none) there is nothing to run these against.
 collect_ignore = [] if importlib.util.find_spec('rclpy') else ['demo', 'physis_ros']
