@@ -155,12 +155,16 @@ with Engine(spec, full_split(describe(spec).graph, {DEVICES})) as engine:
 """
 
 
-def started() -> tuple[subprocess.Popen[str], list[int]]:
-    """A process with an engine that runs, and its workers."""
-    process = subprocess.Popen([sys.executable, '-c', PROGRAM], text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    return process, json.loads(process.stdout.readline())
+@pytest.fixture
+def started() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A process with an engine that runs, and its workers; killed if it is still there."""
+    with subprocess.Popen([sys.executable, '-c', PROGRAM], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            yield process, json.loads(process.stdout.readline())
+        finally:
+            process.kill()
 
 
 def gone(pids: list[int]) -> bool:
@@ -173,8 +177,9 @@ def gone(pids: list[int]) -> bool:
 
 
 @pytest.mark.parametrize('delay_s', [0.0, 0.3])
-def test_ctrl_c_ends_everything_cleanly(delay_s: float) -> None:
-    process, pids = started()
+def test_ctrl_c_ends_everything_cleanly(
+        started: tuple[subprocess.Popen[str], list[int]], delay_s: float) -> None:
+    process, pids = started
     time.sleep(delay_s)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=TIMEOUT_S)
@@ -183,8 +188,9 @@ def test_ctrl_c_ends_everything_cleanly(delay_s: float) -> None:
     assert gone(pids)
 
 
-def test_an_engine_that_is_killed_leaves_no_orphan() -> None:
-    process, pids = started()
+def test_an_engine_that_is_killed_leaves_no_orphan(
+        started: tuple[subprocess.Popen[str], list[int]]) -> None:
+    process, pids = started
     process.kill()
     process.communicate(timeout=TIMEOUT_S)
     assert gone(pids)
