@@ -7,11 +7,13 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from physis_core.cli.main import main
+from physis_core.planning.profile import BatchTimes, Profile
 
 TREE = Path(__file__).parents[1]
 MOST_LINES = 25
@@ -60,4 +62,10 @@ def test_the_front_door_of_the_serving_document_opens(tmp_path: Path) -> None:
     (tmp_path / 'serve.py').write_text(code)
     assert main(['profile', 'so101', '--bmax', '2', '--blocks', '1', '--repeats', '5',
                  '--device', 'cpu', '--out', str(tmp_path / 'so101.json')]) == 0
+    # A busy machine must not decide what is admitted: the times are given, not those measured.
+    path = tmp_path / 'so101.json'
+    profile = Profile.load(path)
+    times = BatchTimes((250, 350), (250, 350), (300, 400))
+    path.write_text(replace(profile, groups=tuple(
+        replace(group, times=times) for group in profile.groups)).to_json())
     assert output_of(tmp_path / 'serve.py') == ''
