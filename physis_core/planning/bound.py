@@ -4,8 +4,9 @@ A period contains every stage once, in batches of one block each.  Work on G' de
 max(L, G') batches, so the load of the heaviest is at least W(G') / G', where W(G') is the least
 time of all stages in that many batches.  For t(B) = a + b B this is
 ``max(t(1), (a max(L, min(G, S)) + b S) / min(G, S))``; measured times may bend, so W comes from
-the times themselves.  History that is written late (KV modes other than ``same_step``) adds a
-bound of its own, whatever the number of devices.
+the times themselves.  Stages do not come in halves: on two devices the most even way to divide the
+stages of all blocks is found exactly, and bounds the period too.  History that is written late (KV
+modes other than ``same_step``) adds a bound of its own, whatever the number of devices.
 """
 
 from __future__ import annotations
@@ -13,8 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
+import numpy as np
+
 from physis_core.errors import InputError
 from physis_core.planning.profile import Profile
+
+_GRAINS = 8192
+"""The load of the first of two devices is counted in so many parts of the whole, rounded down."""
 
 
 def lower_bound_us(profile: Profile, devices: int) -> float:
@@ -35,7 +41,8 @@ def lower_bound_us(profile: Profile, devices: int) -> float:
         if used > batches:
             work += extra[used - batches - 1]
         loads.append(work / used)
-    return max(min(loads), dependency_bound_us(profile))
+    even_us = _most_even_us(profile) if devices == 2 else 0.0
+    return max(min(loads), even_us, dependency_bound_us(profile))
 
 
 def split_costs(times: Sequence[int], tasks: int) -> list[float]:
@@ -48,6 +55,24 @@ def split_costs(times: Sequence[int], tasks: int) -> list[float]:
                 (best[batches - 1][done - size] + times[size - 1]
                  for size in range(1, min(done, len(times)) + 1)), default=inf)
     return [row[tasks] for row in best]
+
+
+def _most_even_us(profile: Profile) -> float:
+    """The least load [us] of the fuller of two devices, over all ways to divide the stages."""
+    passes = profile.graph.passes
+    costs = [[min(split_costs(profile.group_of(block).times.mean_us, tasks))
+              for tasks in range(passes + 1)] for block in range(profile.graph.blocks)]
+    grain_us = sum(cost[passes] for cost in costs) / _GRAINS
+    other_us = np.full(2 * _GRAINS, inf)  # least load of the second device, by that of the first
+    other_us[0] = 0
+    for cost in costs:
+        before, other_us = other_us, np.full(len(other_us), inf)
+        for tasks, load_us in enumerate(cost):
+            shift = int(load_us / grain_us)
+            if shift < len(before):
+                other_us[shift:] = np.minimum(
+                    other_us[shift:], before[:len(before) - shift] + cost[passes - tasks])
+    return float(np.maximum(np.arange(len(other_us)) * grain_us, other_us).min())
 
 
 def dependency_bound_us(profile: Profile) -> int:

@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -112,6 +111,7 @@ class Device:
         self._free_ns = 0
         self._holds_back = False  # something found no place in its link
         self._blocked = False  # a chunk did
+        self._sent = False  # something went into a link and is not announced yet
 
     # -- set-up, called by the host ----------------------------------------------------------------
 
@@ -236,8 +236,10 @@ class Device:
         if self._current(state.stream, state.epoch):
             task = Task(state.chunk, *self._places[state.stage])
             self._executor.take_kv(state.stream, task, message.tensors)
-            self._guarded(state.stream, state.epoch, self._queue.kv_arrived, state.stream, task,
-                          state.sent_ns)
+            try:
+                self._queue.kv_arrived(state.stream, task, state.sent_ns)
+            except OrderViolation as error:
+                self._end_stream(state.stream, state.epoch, error)
         inlet.release(message.slot)
 
     def _arrive(self, state: ChunkState, arrived_ns: int) -> None:
@@ -247,8 +249,11 @@ class Device:
                     state.deadline_ns, remaining_ns, arrived_ns, state,
                     self._yields[state.stream] != 0,
                     planned_end_ns(state.release_ns, known.response_ns, remaining_ns))
-        if not self._guarded(state.stream, state.epoch, self._queue.arrive, work):
+        try:
+            self._queue.arrive(work)
+        except OrderViolation as error:
             self._discard([work])
+            self._end_stream(state.stream, state.epoch, error)
 
     def _current(self, stream: int, epoch: int) -> bool:
         """Whether work of this epoch still counts; follows the engine into a new epoch."""
@@ -297,54 +302,59 @@ class Device:
 
     def _finish(self, batch: Batch, start_ns: int, end_ns: int) -> None:
         """Hand on what has ended, log it, and see what became ready."""
+        size = len(batch.members)
         streams = len({work.stream for work in batch.members})
         for work in batch.members:
             state: ChunkState = work.payload
             if state.release_input is not None:
                 state.release_input()
                 state.release_input = None
-            self._log.append(work.stream, work.epoch, *work.task, len(batch.members), streams,
+            self._log.append(work.stream, work.epoch, *work.task, size, streams,
                              work.arrived_ns, start_ns, end_ns)
             if not self._counts(work.stream, work.epoch):
                 continue
-            if not self._guarded(work.stream, work.epoch, self._queue.end, work):
-                continue
-            if state.kv is not None:
-                self._send_kv(work, state, *state.kv)
-                state.kv = None
-            self._hand_on(work, state, end_ns)
-        self._announce()
+            try:
+                self._queue.end(work)
+                self._hand_on(work, state, end_ns)
+            except OrderViolation as error:
+                self._end_stream(work.stream, work.epoch, error)
+        if self._sent:
+            self._announce()
         self._free_ns = end_ns
         if self._holds_back:
             self._blocked = any(outbox.items for outbox in self._outboxes.values())
 
     def _hand_on(self, work: Work, state: ChunkState, end_ns: int) -> None:
         """Move a chunk on: to its next stage, here or elsewhere, and out when it is complete."""
-        stage = state.stage
+        stage, known = state.stage, self._streams[work.stream]
+        if state.kv is not None:
+            for device in known.kv_receivers[stage]:
+                keys, values = state.kv
+                self._send(self._kv_outboxes[device], state, {'keys': keys, 'values': values})
+            state.kv = None
         if stage == self._output_stage:
             state.finished_ns = end_ns
             self._send(self._outboxes[ENGINE], state, self._executor.outputs(state))
         if stage + 1 == len(self._places):
             return
         state.stage = stage + 1
-        receiver = self._streams[work.stream].receiver[stage]
+        receiver = known.receiver[stage]
         if receiver is None:
-            self._arrive(state, end_ns)
+            work.move_on(Task(state.chunk, *self._places[stage + 1]),
+                         known.remaining_ns[stage + 1], end_ns, self._yields[work.stream] != 0)
+            self._queue.arrive(work)
         else:
             self._send(self._outboxes[receiver], state, {
                 'hidden': state.hidden, 'latent': state.latent, 'condition': state.condition})
 
-    def _send_kv(self, work: Work, state: ChunkState, keys: torch.Tensor, values: torch.Tensor
-                 ) -> None:
-        for device in self._streams[work.stream].kv_receivers[state.stage]:
-            self._send(self._kv_outboxes[device], state, {'keys': keys, 'values': values})
-
     def _send(self, outbox: _Outbox, state: ChunkState, tensors: Mapping[str, torch.Tensor]
               ) -> None:
         outbox.send(state, tensors)
+        self._sent = True
         self._holds_back = self._holds_back or bool(outbox.items)
 
     def _announce(self) -> None:
+        self._sent = False
         for outbox in (*self._outboxes.values(), *self._kv_outboxes.values()):
             outbox.announce()
 
@@ -354,15 +364,6 @@ class Device:
         return self._streams[work.stream].receiver[stage]
 
     # -- faults ------------------------------------------------------------------------------------
-
-    def _guarded(self, stream: int, epoch: int, action: Callable[..., None], *args: Any) -> bool:
-        """Run a step that checks the order; a violation ends the stream, nothing else."""
-        try:
-            action(*args)
-        except OrderViolation as error:
-            self._end_stream(stream, epoch, error)
-            return False
-        return True
 
     def _end_stream(self, stream: int, epoch: int, error: StreamError) -> None:
         """Drop an epoch and tell the engine, which ends the stream unless it has reset it."""

@@ -52,6 +52,12 @@ class Work:
         """The latest end of this task with which the chunk can still be on time."""
         return self.deadline_ns - self.remaining_ns
 
+    def move_on(self, task: Task, remaining_ns: int, arrived_ns: int, yields: bool) -> None:
+        """Become the chunk's next task, on the same device; only once this one has ended."""
+        self.planned_ns += self.remaining_ns - remaining_ns
+        self.task, self.remaining_ns, self.arrived_ns = task, remaining_ns, arrived_ns
+        self.yields = yields
+
 
 def planned_end_ns(release_ns: int, response_ns: int, remaining_ns: int) -> int:
     """When a task ends that is as far behind its plan as it may be for the sake of others.
@@ -89,14 +95,14 @@ class _Progress:
         self._graph = graph
 
     def stage(self, step: int, block: int) -> _Stage:
-        stage = self.stages.get((step, block))
-        if stage is None:
-            graph = self._graph
-            from_step = graph.kv_source_step(step) if graph.window_chunks else step
-            stage = self.stages[step, block] = _Stage(
-                None if from_step == step else self.stage(from_step, block),
-                tuple((reader, block) for reader in graph.kv_reader_steps(step)
-                      if reader != step))
+        return self.stages.get((step, block)) or self._make(step, block)
+
+    def _make(self, step: int, block: int) -> _Stage:
+        graph = self._graph
+        from_step = graph.kv_source_step(step) if graph.window_chunks else step
+        stage = self.stages[step, block] = _Stage(
+            None if from_step == step else self.stage(from_step, block),
+            tuple((reader, block) for reader in graph.kv_reader_steps(step) if reader != step))
         return stage
 
 
@@ -288,7 +294,8 @@ class SlackDispatcher:
 
     def _urgency(self, work: Work) -> tuple[bool, int, int, int]:
         _, step, block = work.task
-        return (work.yields, work.latest_end_ns(), self._rank.get((step, block), -step), -block)
+        return (work.yields, work.deadline_ns - work.remaining_ns,
+                self._rank.get((step, block), -step), -block)
 
     def _grow(self, now_ns: int, head: Work, ready: Collection[Work]) -> list[Work]:
         """The head, and what may join it without making the tightest member late."""

@@ -32,6 +32,14 @@ def test_batches_that_do_not_pay_do_not_raise_the_bound():
     assert lower_bound_us(profile, 1) == 3 * 2 * 100
 
 
+def test_two_devices_cannot_share_a_stage():
+    times = [BatchTimes((one,), (one,), (one,)) for one in (500, 300, 300)]
+    profile = replace(affine_profile(1, 3, 0, 1, max_batch=1),
+                      groups=tuple(BlockGroup(1, one) for one in times))
+    assert lower_bound_us(profile, 2) == pytest.approx(600, rel=1e-3)
+    assert lower_bound_us(profile, 3) == 500
+
+
 def test_split_costs():
     assert split_costs([10, 12, 14], 3)[1:] == [14, 22, 30]
     assert split_costs([10], 2)[1] == float('inf')

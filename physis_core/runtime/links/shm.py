@@ -84,10 +84,11 @@ class ShmOutlet:
 
     def _free_slot(self) -> int | None:
         """A free slot, looked for from the one after the last: that is free first."""
-        ring = self._ring
-        for slot in (*range(self._next, ring.slots), *range(self._next)):
-            if not ring.busy[slot]:
-                self._next = (slot + 1) % ring.slots
+        busy, slots, first = self._ring.busy, self._ring.slots, self._next
+        for ahead in range(slots):
+            slot = (first + ahead) % slots
+            if not busy[slot]:
+                self._next = (slot + 1) % slots
                 return slot
         return None
 
