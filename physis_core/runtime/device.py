@@ -115,9 +115,9 @@ class Device:
 
     # -- set-up, called by the host ----------------------------------------------------------------
 
-    def open(self, stream: int, plan: Plan, seed: int, timed: bool, response_ns: int,
+    def open(self, stream: int, plan: Plan, seed: int, response_ns: int,
              prompt: Mapping[str, np.ndarray]) -> None:
-        """Prepare for a stream.
+        """Prepare for a stream that plans to respond in ``response_ns``; 0: it has no plan.
 
         Raises:
             Refused: no room for its KV.
@@ -125,11 +125,11 @@ class Device:
         stages = [self._graph.step_block(stage) for stage in plan.stages_on(self.index)]
         self._executor.open(stream, seed, stages, prompt)
         outputs = self._graph.output_stage + 1
-        remaining = [max(0, response_ns * (outputs - stage - 1) // outputs) if timed else 0
+        remaining = [max(0, response_ns * (outputs - stage - 1) // outputs)
                      for stage in range(self._graph.stages)]
         graph = self._graph
         self._streams[stream] = _Stream(
-            remaining, response_ns if timed else 0,
+            remaining, response_ns,
             [self._next_device(plan, stage) for stage in range(graph.stages)],
             [[device for device in plan.kv_devices(*graph.step_block(stage))
               if device != self.index] for stage in range(graph.stages)])

@@ -316,7 +316,8 @@ class Engine:
         """Prepare every host for a stream, or none."""
         inputs = dict(stream.options.prompt)
         prompt = safetensors.numpy.save(inputs) if inputs else b''
-        prediction = plan.prediction
+        # A stream that is let in as fast as it goes is on no timetable: oldest chunk first.
+        prediction = plan.prediction if stream.period_ns else None
         board = stream.board.block.address if stream.needs_observation else ''
         asked: list[int] = []
         try:
@@ -324,7 +325,7 @@ class Engine:
                 asked.append(host)
                 self._pool.hosts[host].request(
                     'open', prompt, stream=stream.slot, plan=plan.to_json(),
-                    seed=stream.options.seed, timed=stream.options.lead_ns is not None,
+                    seed=stream.options.seed,
                     response_ns=prediction.response_us * 1000 if prediction else 0, board=board)
         except (StreamError, Refused, InputError):
             for host in asked:  # the last one too: it may have opened and answered too late

@@ -259,7 +259,7 @@ class Host:
             error = WorkerLost(f'what the engine wanted shared is gone: {caught}')
         self._control.send_bytes(_reply(self._requests, error))
 
-    def _on_open(self, attachment: bytes, stream: int, plan: str, seed: int, timed: bool,
+    def _on_open(self, attachment: bytes, stream: int, plan: str, seed: int,
                  response_ns: int, board: str) -> None:
         if board:
             self._observations[stream] = ObservationBoard(
@@ -270,7 +270,7 @@ class Host:
         try:
             for device in self._devices.values():
                 if opened.stages_on(device.index):
-                    device.open(stream, opened, seed, timed, response_ns, prompt)
+                    device.open(stream, opened, seed, response_ns, prompt)
                     done.append(device)
         except PhysisError:
             for device in done:

@@ -447,9 +447,12 @@ def _response_ns(plan: Plan) -> int:
 def _remaining_ns(stream: Stream) -> tuple[int, ...]:
     """Predicted time from the end of each stage to the output [ns].
 
-    By the plan's response, in equal parts; where it predicts none, alone in every batch.
+    By the plan's response, in equal parts; where it predicts none, alone in every batch.  None of
+    a stream that is let in as fast as it goes: it is on no timetable.
     """
     graph = stream.plan.graph
+    if not stream.plan.period_us:
+        return (0,) * graph.stages
     response_ns = _response_ns(stream.plan)
     if response_ns:
         outputs = graph.output_stage + 1

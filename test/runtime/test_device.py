@@ -42,7 +42,7 @@ class Bench:
         self.device.connect_outlet(1, outlet, False)
         for stream in (0, 1):
             self.board.epochs[stream] = 1
-            self.device.open(stream, plan, 0, False, 0, {})
+            self.device.open(stream, plan, 0, 0, {})
 
     def _link(self, layout: PacketLayout, slots: int) -> tuple[ShmOutlet, ShmInlet]:
         def wake() -> None:

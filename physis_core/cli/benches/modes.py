@@ -30,7 +30,7 @@ from physis_core.planning.single import plan_single_stream
 
 _SEARCHED = 3
 _RUN_S = 3.0
-_CHUNKS = (10, 200)
+_CHUNKS = (10, 1000)
 """A run takes about so long; it has that many chunks at least, and at most."""
 _MANY_CHUNKS = 50
 """Shorter runs are not repeated, unless asked for."""
