@@ -76,6 +76,25 @@ def make_policy(settings: Settings) -> Policy:
     return policy
 
 
+def crowded(policy: Policy, cpus: int) -> str:
+    """Why the plan cannot keep its promises on this machine; empty: it can."""
+    devices = policy.plan.devices
+    if policy.compute != 'cpu' or devices <= cpus:
+        return ''
+    return (f'{devices} worker processes share {cpus} CPUs: they keep one another waiting, and '
+            f'chunks will be late; set `workers` to at most {cpus}, or give a `plan_file` made for '
+            'so many devices')
+
+
+def idle_workers(policy: Policy, settings: Settings) -> str:
+    """Which of the workers that were asked for are not started; empty: all are."""
+    used, asked = policy.plan.devices, settings['workers']
+    if settings['plan_file'] or used >= asked:
+        return ''
+    return (f'`workers` is {asked}: plan `{policy.plan.mode}` of the '
+            f'{policy.description.graph.stages} stages has work for {used}, so no more are started')
+
+
 def _options(text: str) -> dict[str, object]:
     try:
         options = json.loads(text)

@@ -33,7 +33,7 @@ from physis_ros.parameters import Settings
 from physis_ros.real_time import RealTime, become_real_time
 from physis_ros.ring_name import ring_name
 from physis_ros.servo_settings import SERVO_SETTINGS, check_limits, joint_limits
-from physis_ros.starting import start_ros
+from physis_ros.starting import check_parameter_files, start_ros
 from physis_ros.status import component, status_of
 
 # How often a missing ring is looked for, and a present one's writer is looked after.
@@ -235,6 +235,7 @@ def main() -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ending.set())
         node = ServoNode()
+        check_parameter_files(node)
     except PhysisError as error:
         print(f'servo_node: {error}', file=sys.stderr)
         rclpy.try_shutdown()

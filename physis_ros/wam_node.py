@@ -7,6 +7,7 @@ publishes chunks.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -58,11 +59,11 @@ from physis_ros.ingest.subscriptions import Ingest
 from physis_ros.msg import ActionChunk, StreamReport
 from physis_ros.pause_log import PauseLog
 from physis_ros.pipeline_status import PipelineWatch
-from physis_ros.policy import PREFIX, Policy, make_policy
-from physis_ros.replay.recording import SessionRecording
+from physis_ros.policy import PREFIX, Policy, crowded, idle_workers, make_policy
+from physis_ros.replay.recording import SessionRecording, outlets
 from physis_ros.ring_name import ring_name
 from physis_ros.stage_status import stage_status
-from physis_ros.starting import start_ros
+from physis_ros.starting import check_parameter_files, start_ros
 from physis_ros.status import Limit, component
 from physis_ros.steady_time import SteadyTime
 from physis_ros.stream_report import StreamStatus, stream_report
@@ -155,10 +156,12 @@ class WamNode(LifecycleNode):
         self._fault = ''
         self._paused_by_user = False
         try:
+            self._begin_recording()
             self._open_stream()
         except PhysisError as error:
             self.get_logger().error(f'not activated: {error}')
             self._close_stream()
+            self._end_recording()
             super().on_deactivate(state)
             return TransitionCallbackReturn.FAILURE
         self._state = 'active'
@@ -167,6 +170,7 @@ class WamNode(LifecycleNode):
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Close the stream; the servo comes to rest and is silent."""
         self._close_stream()
+        self._end_recording()
         self._state = 'inactive'
         return super().on_deactivate(state)
 
@@ -185,11 +189,13 @@ class WamNode(LifecycleNode):
     def close(self) -> None:
         """Stop the producer first, then let the servo rest, then let go of everything."""
         self._close_stream()
+        self._end_recording()
         self._release()
 
     def _configure(self) -> None:
         settings = self._settings
         self._policy = policy = make_policy(settings)
+        self._say_what_does_not_fit(policy)
         self._times = SteadyTime(self.get_clock(), settings['time_jump_ms'])
         self._ring = RingWriter(
             ring_name(settings['ring'], self.get_namespace()),
@@ -219,6 +225,14 @@ class WamNode(LifecycleNode):
             self.create_timer(1.0 / settings['report_hz'], self._publish_report,
                               clock=self._steady_clock)]
 
+    def _say_what_does_not_fit(self, policy: Policy) -> None:
+        idle = idle_workers(policy, self._settings)
+        if idle:
+            self.get_logger().info(idle)
+        crowd = crowded(policy, len(os.sched_getaffinity(0)))
+        if crowd:
+            self.get_logger().warning(crowd)
+
     def _release(self) -> None:
         for timer in self._stream_timers:
             self.destroy_timer(timer)
@@ -241,7 +255,6 @@ class WamNode(LifecycleNode):
         settings = self._settings
         assert self._engine and self._policy and self._ring and self._ingest and self._times
         period_ns = round(settings['period_ms'] * NS_PER_MS)
-        self._recording = self._new_recording(self._policy)
         self._prompt = self._wanted_prompt()
         stream = self._engine.open_stream(StreamOptions(
             seed=settings['seed'], period_ns=period_ns,
@@ -269,33 +282,31 @@ class WamNode(LifecycleNode):
         if self._delivery is not None:
             self._delivery.close()
         self._delivery = None
+
+    def _begin_recording(self) -> None:
+        settings = self._settings
+        if not settings['record']:
+            return
+        assert self._policy is not None
+        sensors = outlets(settings, self._policy.joints, self.resolve_topic_name)
+        instruction = settings['instruction.input']
+        self._recording = recording = SessionRecording(
+            Path(settings['record']), sensors,
+            self.resolve_topic_name(settings['instruction.topic']))
+        inputs = [*sensors, *([instruction] if instruction else [])]
+        self.get_logger().info(f'recording {", ".join(inputs)} and chunks to {recording.folder}')
+
+    def _end_recording(self) -> None:
         if self._recording is not None:
             self._recording.close()
         self._recording = None
-
-    def _new_recording(self, policy: Policy) -> SessionRecording | None:
-        settings = self._settings
-        if not settings['record']:
-            return None
-        recording = SessionRecording(
-            Path(settings['record']),
-            {camera: settings[f'cameras.{camera}.topic'] for camera in settings['camera_names']},
-            settings['joints.input'], settings['joints.topic'], policy.joints)
-        self.get_logger().info(f'recording {", ".join(self._recorded_inputs())} and chunks to '
-                               f'{recording.folder}')
-        return recording
-
-    def _recorded_inputs(self) -> list[str]:
-        """Cameras and joints; a recording has no place for other sources."""
-        settings = self._settings
-        return [*settings['camera_names'], *filter(None, [settings['joints.input']])]
 
     def _observe(self, observation: Observation) -> None:
         if self._delivery is None or self._fault:
             return
         if self._recording is not None and self._times is not None:
             self._recording.observation(
-                {name: observation.arrays[name] for name in self._recorded_inputs()},
+                observation.arrays, self._instruction_text(),
                 self._times.stamp(observation.capture_ns),
                 self._times.stamp(time.monotonic_ns()))
         try:
@@ -384,6 +395,11 @@ class WamNode(LifecycleNode):
         self._pause_log.forgotten(time.monotonic_ns())
 
     # -- instruction ----------------------------------------------------------------------------
+
+    def _instruction_text(self) -> str:
+        """The newest; empty where there is none."""
+        instruction = self._ingest.instruction if self._ingest is not None else None
+        return '' if instruction is None else instruction.source.text
 
     def _wanted_prompt(self) -> dict[str, np.ndarray]:
         """What the stream is to be opened with."""
@@ -552,13 +568,15 @@ def main() -> int:
     # Own handlers: those of rclpy would end the context before the way to rest is sent.
     try:
         start_ros()
+        ending = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ending.set())
+        node = WamNode()
+        check_parameter_files(node)
     except InputError as error:
         print(f'wam_node: {error}', file=sys.stderr)
+        rclpy.try_shutdown()
         return 1
-    ending = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ending.set())
-    node = WamNode()
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     failed = False

@@ -69,9 +69,13 @@ class JointLimits:
             brakes in time to meet the plan without overshoot.
         """
         needed = (wanted - position) / elapsed_s
+        half = 0.5 * self.acceleration * elapsed_s
         outside = (
             (np.abs(needed) > self.velocity + _TOLERANCE)
-            | (np.abs(needed - velocity) > self.acceleration * elapsed_s + _TOLERANCE)
+            # An even acceleration changes the speed by half before the middle of the step, by half
+            # after it. Where the plan is only crossed, at another speed, it is not met yet.
+            | (np.abs(needed - velocity) > half + _TOLERANCE)
+            | (np.abs(wanted_velocity - needed) > half + _TOLERANCE)
             | (np.abs(wanted - position) > self.velocity * tick_s + _TOLERANCE)
             | (wanted < self.lower) | (wanted > self.upper))
         if not outside.any():
@@ -79,9 +83,10 @@ class JointLimits:
         elapsed_s = min(elapsed_s, tick_s)
         goal = np.clip(wanted, self.lower, self.upper)
         goal_velocity = np.where(goal == wanted, wanted_velocity, 0.0)
-        error = goal - position
-        # The greatest speed v from which, after one step, the rest of the error can be braked
-        # away: v^2 = 2 a (error - v * step), solved so that it also holds for a without limit.
+        error = goal - goal_velocity * elapsed_s - position
+        # Beside the plan, the greatest speed v from which, after one step, the rest of the error
+        # can be braked away: v^2 = 2 a (error - v * step), solved so that it also holds for a
+        # without limit.
         distance = np.abs(error)
         able = np.minimum(self.acceleration, 1e9)
         braking = 2.0 * able * distance / (

@@ -46,7 +46,7 @@ from physis_ros.demo.topics import (
 )
 from physis_ros.ending import interrupt_once
 from physis_ros.parameters import refuse_unknown
-from physis_ros.starting import start_ros
+from physis_ros.starting import check_parameter_files, start_ros
 
 MessageInfo = Mapping[str, Any]
 
@@ -244,6 +244,7 @@ def main() -> int:
         start_ros()
         executor = SingleThreadedExecutor()
         controller = Controller()
+        check_parameter_files(controller)
         executor.add_node(controller)
         beat = Beat(controller.update_rate_hz, time.monotonic_ns())
         while True:

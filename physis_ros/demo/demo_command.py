@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help='lengthen the planned lead from observation to motion by MS')
     parser.add_argument('--delay-chunks', type=int, default=0, metavar='N',
                         help='lengthen it by N chunk periods')
+    parser.add_argument('--period-ms', type=float, metavar='MS',
+                        help='interval between chunks (default: as in config/wam.yaml); a chunk '
+                             'holds 160 ms of motion, so with less they overlap')
     parser.add_argument('--plan', choices=tuple(MODES), default='full_split',
                         help='how stages are spread over workers (default full_split)')
     parser.add_argument('--devices', type=int, default=2, metavar='N',
@@ -42,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="seed of the first episode's scene (default 1000)")
     parser.add_argument('--out', type=Path, default=Path('out/demo'), metavar='FOLDER',
                         help='where results go (default out/demo)')
+    parser.add_argument('--record', type=Path, metavar='FOLDER',
+                        help='record what the policy sees and makes, for `physis replay` and '
+                             '`physis bench handover` (default: do not)')
     parser.add_argument('--domain-id', type=int, metavar='ID',
                         help='ROS domain to run in, to look at the topics from outside (default: '
                              'one that nobody uses)')
@@ -64,10 +70,14 @@ def _settings(args: argparse.Namespace) -> DemoSettings:
             raise InputError(f'{option} is {value}; give at least {least}')
     if args.domain_id is not None and not 0 <= args.domain_id <= 101:
         raise InputError(f'--domain-id is {args.domain_id}; it is between 0 and 101')
+    if args.period_ms is not None and not 20 <= args.period_ms <= 160:
+        raise InputError(f'--period-ms is {args.period_ms:g}; between chunks of 160 ms, with '
+                         'control points every 20 ms, are 20 to 160 ms')
     return DemoSettings(
         episodes=None if args.live else args.episodes, delay_ms=args.delay_ms,
-        delay_chunks=args.delay_chunks, plan=args.plan, devices=args.devices, output=args.output,
-        blank_cameras=args.blank_cameras, seed=args.seed, out=args.out, domain_id=args.domain_id)
+        delay_chunks=args.delay_chunks, period_ms=args.period_ms, plan=args.plan,
+        devices=args.devices, output=args.output, blank_cameras=args.blank_cameras,
+        seed=args.seed, out=args.out, record=args.record, domain_id=args.domain_id)
 
 
 def _say_what_stays_idle(settings: DemoSettings) -> None:

@@ -30,7 +30,7 @@ from physis_ros.demo.scene import CAMERAS, IMAGE_SIZE, JOINT_NAMES, Scene
 from physis_ros.demo.topics import TASK_STATUS
 from physis_ros.ending import interrupt_once
 from physis_ros.parameters import refuse_unknown
-from physis_ros.starting import start_ros
+from physis_ros.starting import check_parameter_files, start_ros
 
 _DIAGNOSTICS_HZ = 1.0
 _TASK_HZ = 25.0
@@ -182,6 +182,7 @@ def main() -> int:
         start_ros()
         executor = SingleThreadedExecutor()
         robot = SimulatedRobot(Scene())
+        check_parameter_files(robot)
         executor.add_node(robot)
         while True:
             robot.live(time.monotonic_ns())

@@ -57,31 +57,36 @@ class DemoSettings:
         episodes: how many; None: until Ctrl-C.
         delay_ms: added to the planned lead from observation to effect [ms].
         delay_chunks: added to it in chunk periods [1].
+        period_ms: interval between chunks [ms]; None: that of config/wam.yaml.
         plan: name of the plan that spreads stages over workers.
         devices: worker processes.
         output: what moves the arm, `joint_trajectory` or `forward_command`.
         blank_cameras: whether the images are black.
         seed: of the first scene.
         out: folder of the results.
+        record: folder for a recording of what the policy sees and makes; None: none is made.
         domain_id: ROS domain; None: one that nobody uses.
     """
 
     episodes: int | None
     delay_ms: float
     delay_chunks: int
+    period_ms: float | None
     plan: str
     devices: int
     output: str
     blank_cameras: bool
     seed: int
     out: Path
+    record: Path | None
     domain_id: int | None
 
     def shown(self) -> dict[str, Any]:
         """The settings for the report; where results go is not one of them."""
         return {'episodes': self.episodes, 'delay_ms': self.delay_ms,
-                'delay_chunks': self.delay_chunks, 'plan': self.plan, 'devices': self.devices,
-                'output': self.output, 'blank_cameras': self.blank_cameras, 'seed': self.seed}
+                'delay_chunks': self.delay_chunks, 'period_ms': _period_ms(self),
+                'plan': self.plan, 'devices': self.devices, 'output': self.output,
+                'blank_cameras': self.blank_cameras, 'seed': self.seed}
 
 
 def run_demo(settings: DemoSettings) -> int:
@@ -111,15 +116,27 @@ def demo_processes(settings: DemoSettings) -> tuple[NodeProcess, ...]:
             {'input': settings.output}),
         *policy_processes(wam={
             'plan_mode': settings.plan, 'workers': settings.devices,
-            'lead_ms': _lead_ms(settings)}),
+            'period_ms': _period_ms(settings), 'lead_ms': _lead_ms(settings),
+            'record': '' if settings.record is None else str(settings.record.absolute())}),
     )
+
+
+def _period_ms(settings: DemoSettings) -> float:
+    """The interval between chunks that was asked for, or that of config/wam.yaml."""
+    return settings.period_ms or float(_documented()['period_ms'])
 
 
 def _lead_ms(settings: DemoSettings) -> float:
     """The lead of config/wam.yaml, lengthened as the settings ask."""
+    added_ms = settings.delay_ms + settings.delay_chunks * _period_ms(settings)
+    return float(_documented()['lead_ms']) + added_ms
+
+
+def _documented() -> Mapping[str, Any]:
+    """Parameters of wam_node in config/wam.yaml."""
     parameters = yaml.safe_load((share_dir() / 'config' / 'wam.yaml').read_text())
-    wam: Mapping[str, Any] = parameters['/**/wam_node']['ros__parameters']
-    return float(wam['lead_ms'] + settings.delay_ms + settings.delay_chunks * wam['period_ms'])
+    found: Mapping[str, Any] = parameters['/**/wam_node']['ros__parameters']
+    return found
 
 
 @contextmanager

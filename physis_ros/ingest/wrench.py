@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from geometry_msgs.msg import WrenchStamped
+from geometry_msgs.msg import Vector3, Wrench, WrenchStamped
 
 from physis_core.errors import InputError
 
@@ -31,3 +31,13 @@ def wrench_of(message: WrenchStamped, frame: str) -> np.ndarray:
         raise InputError(f'wrench: {AXES[bad[0]]} is {values[bad[0]]}; it must be finite, the '
                          'message is refused')
     return values
+
+
+def wrench_message(values: np.ndarray, frame: str) -> WrenchStamped:
+    """The message that :func:`wrench_of` makes these six values of; its stamp is not set."""
+    force, torque = values.ravel().astype(float).reshape(2, 3).tolist()
+    message = WrenchStamped(wrench=Wrench(
+        force=Vector3(x=force[0], y=force[1], z=force[2]),
+        torque=Vector3(x=torque[0], y=torque[1], z=torque[2])))
+    message.header.frame_id = frame
+    return message

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from geometry_msgs.msg import WrenchStamped
 from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CompressedImage, Image, JointState
+from std_msgs.msg import String
 
 from physis_core.errors import InputError, how_to_install
 
 _TYPES: dict[str, Any] = {
     'sensor_msgs/msg/Image': Image, 'sensor_msgs/msg/CompressedImage': CompressedImage,
-    'sensor_msgs/msg/JointState': JointState}
+    'sensor_msgs/msg/JointState': JointState, 'geometry_msgs/msg/WrenchStamped': WrenchStamped,
+    'std_msgs/msg/String': String}
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +30,7 @@ class Recorded:
 
 
 class Bag:
-    """The sensor messages of a recording."""
+    """What a policy can be given of a recording: sensor messages and instructions."""
 
     def __init__(self, path: Path, remap: Mapping[str, str]) -> None:
         """Open it.
@@ -37,7 +40,7 @@ class Bag:
             remap: topics to publish on, by recorded topic; others keep theirs.
 
         Raises:
-            InputError: rosbags is not installed, no bag, or no sensor messages in it.
+            InputError: rosbags is not installed, no bag, or nothing for a policy in it.
         """
         try:
             from rosbags.highlevel import AnyReader, AnyReaderError
@@ -54,12 +57,13 @@ class Bag:
                              if connection.msgtype in _TYPES]
         if not self._connections:
             self._reader.close()
-            raise InputError(f'{path} has no images and no joint states; it has '
+            raise InputError(f'{path} has nothing for a policy (images, joint states, '
+                             f'wrenches, texts); it has '
                              f'{", ".join(sorted(self._reader.topics))}')
         unknown = remap.keys() - {connection.topic for connection in self._connections}
         if unknown:
             self._reader.close()
-            raise InputError(f'{path} has no sensor topic {sorted(unknown)[0]}; it has '
+            raise InputError(f'{path} has no topic {sorted(unknown)[0]} for a policy; it has '
                              f'{", ".join(sorted(c.topic for c in self._connections))}')
         self._remap = remap
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,14 @@ from rich.table import Table
 from physis_core.errors import InputError
 from physis_core.units import NS_PER_S
 from physis_ros.benches.surroundings import surroundings
-from physis_ros.demo.calls import Calls
+from physis_ros.demo.calls import Calls, NoAnswer
 from physis_ros.deployment import policy_processes
 from physis_ros.msg import StreamReport
 from physis_ros.replay.bag import Bag
 from physis_ros.replay.player import Player
 
 _START_S = 180.0
+_DISCOVERY_S = 3.0
 _TAIL_S = 1.0
 
 
@@ -65,6 +66,9 @@ def _replay(bag: Bag, rate: float, check: Any) -> list[StreamReport]:
     try:
         # A report comes only from an active policy.
         calls.wait_until(lambda: bool(reports) and player.connected(), _START_S, 'the policy')
+        # An instruction is said once: whoever is to hear it has to be known before.
+        with suppress(NoAnswer):
+            calls.wait_until(lambda: not player.unheard(), _DISCOVERY_S, 'listeners')
         for topic in player.unheard():
             player.get_logger().warning(f'nobody listens to {topic}: map it with --map')
         reports.clear()

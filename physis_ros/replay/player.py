@@ -7,10 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile
 from rclpy.time import Time
+from std_msgs.msg import String
 
 from physis_core.units import NS_PER_S
 from physis_ros.replay.bag import Bag
+
+# Fits every subscription, also one that asks for an instruction from before it was there.
+_TEXT_QUALITY = QoSProfile(depth=10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 class Player(Node):
@@ -22,7 +27,8 @@ class Player(Node):
         self._bag = bag
         self._rate = rate
         self._outlets: dict[str, Any] = {
-            topic: self.create_publisher(kind, topic, 10) for topic, kind in bag.topics().items()}
+            topic: self.create_publisher(kind, topic, _TEXT_QUALITY if kind is String else 10)
+            for topic, kind in bag.topics().items()}
 
     def connected(self) -> bool:
         """Whether somebody listens to any of the topics."""
@@ -42,7 +48,8 @@ class Player(Node):
             due_ns = begin_ns + round((recorded.time_ns - first_ns) / self._rate)
             while (left_ns := due_ns - time.monotonic_ns()) > 0:
                 spin(left_ns / NS_PER_S)
-            self._stamp(recorded.message, recorded.time_ns)
+            if hasattr(recorded.message, 'header'):  # a text holds at any time
+                self._stamp(recorded.message, recorded.time_ns)
             self._outlets[recorded.topic].publish(recorded.message)
             progress((recorded.time_ns - first_ns) / length_ns)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -213,6 +214,32 @@ def test_limits_hold_and_are_met_without_overshoot() -> None:
     assert np.abs(np.diff(velocities, axis=0)).max() <= 20.0 * TICK_NS * 1e-9 + 1e-9
     assert (np.diff(positions, axis=0) >= -1e-12).all()
     assert servo.limited > 0
+
+
+@pytest.mark.parametrize('seed', range(10))
+def test_limits_hold_whatever_is_planned_and_the_plan_is_met_in_the_end(seed: int) -> None:
+    """Also where a plan that moves too fast is only crossed: its speed is not the arm's."""
+    rng = np.random.default_rng(seed)
+    far, tick_s = np.full(2, np.inf), TICK_NS * 1e-9
+    speed, acceleration = 8.0, 150.0
+    servo = player(JointLimits(
+        -far, far, np.full(2, speed), np.full(2, acceleration), np.full(2, DECELERATION)))
+    events: dict[int, Callable[[], None]] = {}
+    for number in range(20):
+        due_ns = (100 + 160 * number) * MS
+        chunk = ramp(number, due_ns, start=rng.normal(0.0, rng.choice([0.02, 0.3, 1.0])),
+                     speed=rng.choice([-5.0, -0.5, 0.0, 2.0, 20.0]))
+        events[due_ns + rng.integers(-90, 90) * MS] = partial(servo.accept, chunk, np.zeros(2))
+    last_ns = (100 + 160 * 20) * MS
+    events[last_ns - 30 * MS] = partial(
+        servo.accept, ramp(20, last_ns, start=0.2, speed=0.0, points=50), np.zeros(2))
+    positions = np.array([command.position for command in said(
+        run(servo, 0, last_ns + 980 * MS, events))])
+    speeds = np.diff(positions, axis=0) / tick_s
+    assert np.abs(speeds).max() <= speed + 1e-6
+    # A change of speed within a step is seen in the differences of two.
+    assert np.abs(np.diff(speeds, axis=0)).max() <= 1.5 * acceleration * tick_s + 1e-6
+    assert positions[-1] == pytest.approx(0.2, abs=1e-9)
 
 
 def test_a_plan_that_begins_at_full_speed_does_not_throw_a_resting_arm_the_other_way() -> None:

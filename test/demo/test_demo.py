@@ -171,6 +171,7 @@ def test_every_process_ends_with_a_demo_that_is_killed(demo: Callable[..., Demo]
 @pytest.mark.parametrize(('options', 'text'), [
     (['--episodes', '0'], '--episodes is 0; give at least 1'),
     (['--delay-ms', '-1'], '--delay-ms is -1.0; give at least 0'),
+    (['--period-ms', '200'], '--period-ms is 200; between chunks of 160 ms'),
     (['--domain-id', '500'], '--domain-id is 500; it is between 0 and 101'),
     (['--plan', 'nonesuch'], "invalid choice: 'nonesuch'"),
 ])

@@ -130,3 +130,10 @@ def test_the_workspace_has_nodes_engine_and_share(workspace: Path) -> None:
 @pytest.mark.timeout(300)
 def test_the_physis_command_runs(workspace: Path) -> None:
     assert 'usage: physis' in run_sourced(workspace, 'physis', '--help')
+
+
+@pytest.mark.timeout(300)
+def test_data_beside_the_code_is_installed(workspace: Path) -> None:
+    """The recorded chunks, which this bench plays."""
+    printed = run_sourced(workspace, 'physis', 'bench', 'handover', '--json')
+    assert len(json.loads(printed)['rows']) == 16

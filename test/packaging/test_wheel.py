@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from executables import assert_starts_no_node
 
-DATA_SUFFIXES = ('.json', '.md', '.safetensors', '.yaml')
+DATA_SUFFIXES = ('.json', '.md', '.npz', '.safetensors', '.yaml')
 
 
 @pytest.fixture(scope='module')
@@ -49,9 +49,11 @@ def test_every_module_is_in_the_wheel(wheel: zipfile.ZipFile, repository: Path) 
 def test_data_beside_the_code_is_in_the_wheel(wheel: zipfile.ZipFile, repository: Path) -> None:
     names = set(wheel.namelist())
     assert 'physis_core/models/deeply/nested/preset.yaml' in names
-    for file in (repository / 'physis_core').rglob('*'):
-        if file.suffix in DATA_SUFFIXES:
-            assert str(file.relative_to(repository)) in names
+    for package in ('physis_core', 'physis_ros'):
+        for file in (repository / package).rglob('*'):
+            if file.suffix in DATA_SUFFIXES:
+                assert str(file.relative_to(repository)) in names
+    assert 'physis_ros/benches/so101_chunks.npz' in names
 
 
 def test_the_share_folder_and_the_nodes_are_in_the_wheel(wheel: zipfile.ZipFile) -> None:

@@ -83,21 +83,24 @@ class FakeStream:
 
     def finish(self, *, due_in_ms: float = 40.0, due_ns: int | None = None, start: float = 0.0,
                speed: float = 1.0, capture_ns: int | None = None, epoch: int | None = None,
-               positions: np.ndarray | None = None) -> FinishedChunk:
-        """Finish the next chunk now; its joints move at `speed` from `start`."""
+               positions: np.ndarray | None = None, number: int | None = None
+               ) -> FinishedChunk:
+        """Finish the next chunk now, or another `number`; its joints move at `speed` from `start`.
+        """
         now_ns = time.monotonic_ns()
         capture_ns = now_ns - 50 * MS if capture_ns is None else capture_ns
         if positions is None:
             times_s = np.arange(POINTS) * 0.02
             positions = np.repeat((start + speed * times_s)[:, None], JOINTS, 1)
         chunk = FinishedChunk(
-            stream=0, epoch=self.epoch if epoch is None else epoch, chunk=self._next,
+            stream=0, epoch=self.epoch if epoch is None else epoch,
+            chunk=self._next if number is None else number,
             outputs={'positions': positions.astype(np.float32)}, capture_ns=capture_ns,
             received_ns=capture_ns + 5 * MS, release_ns=now_ns - 30 * MS,
             started_ns=capture_ns + 10 * MS, finished_ns=now_ns,
             due_ns=now_ns + round(due_in_ms * MS) if due_ns is None else due_ns,
             observation_ids=(1,))
-        self._next += 1
+        self._next = chunk.chunk + 1
         self._chunks.put(chunk)
         return chunk
 

@@ -17,10 +17,11 @@ from graph import NAMES
 from node_bench import Bench
 
 from physis_core.errors import InputError
-from physis_ros.benches.handover import read_recording
+from physis_ros.benches.recorded_streams import read_recording
 from physis_ros.msg import ActionChunk
 from physis_ros.replay.bag import Bag
 from physis_ros.replay.player import Player
+from physis_ros.replay.recording import SessionRecording
 
 FRONT = '/camera/front/image_raw'
 
@@ -60,7 +61,7 @@ def test_observations_are_recorded_as_the_model_saw_them(session: tuple[Bench, P
 
 def test_chunks_are_recorded_as_they_were_delivered(session: tuple[Bench, Path]) -> None:
     _, folder = session
-    chunks = read_recording(folder / 'chunks.jsonl')
+    (chunks,) = read_recording(folder).epochs
     assert [chunk.chunk for chunk in chunks] == [0, 1, 2]
     assert chunks[0].positions.shape == (8, 6)
     assert chunks[0].positions[0] == pytest.approx(0.3)
@@ -88,7 +89,7 @@ def test_topics_can_be_mapped(session: tuple[Bench, Path]) -> None:
     _, folder = session
     with closing(Bag(folder / 'observations', {FRONT: '/cam'})) as bag:
         assert '/cam' in bag.topics() and FRONT not in bag.topics()
-    with pytest.raises(InputError, match='has no sensor topic /nowhere; it has /camera/front'):
+    with pytest.raises(InputError, match='has no topic /nowhere for a policy; it has /cam'):
         Bag(folder / 'observations', {'/nowhere': '/cam'})
 
 
@@ -96,7 +97,7 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match='no readable rosbag2 recording'):
         Bag(tmp_path, {})
     (tmp_path / 'chunks.jsonl').write_text('')
-    with pytest.raises(InputError, match='has no chunks'):
+    with pytest.raises(InputError, match='no two chunks of one epoch'):
         read_recording(tmp_path / 'chunks.jsonl')
     (tmp_path / 'chunks.jsonl').write_text('{')
     with pytest.raises(InputError, match='cannot be read'):
@@ -112,3 +113,10 @@ def test_a_folder_that_cannot_be_written_stops_the_activation(
     bench.node.trigger_activate()
     assert 'parameter `record`' in capfd.readouterr().err
     assert not bench.engine.streams
+
+
+def test_sessions_that_begin_within_a_second_have_a_folder_each(tmp_path: Path) -> None:
+    sessions = [SessionRecording(tmp_path, {}, '/instruction') for _ in range(3)]
+    for session in sessions:
+        session.close()
+    assert len({session.folder for session in sessions}) == 3

@@ -21,7 +21,7 @@ from std_msgs.msg import Header
 from physis_core.cli.commands import execute
 from physis_core.errors import InputError
 from physis_core.units import NS_PER_S
-from physis_ros.benches.handover import read_recording
+from physis_ros.benches.recorded_streams import read_recording
 from physis_ros.replay import command
 from physis_ros.replay.bag_writer import BagWriter
 
@@ -70,7 +70,7 @@ def test_a_replay_reports_and_can_be_recorded_and_replayed(
     assert 0 < age['p50'] <= age['p99'] <= age['max']
 
     (session,) = (tmp_path / 'sessions').iterdir()
-    assert read_recording(session / 'chunks.jsonl')
+    assert read_recording(session).overlap_points == 0  # a chunk of 160 ms every 160 ms
     second = replayed(capsys, session / 'observations', '--config', config)
     assert second['recorded'].keys() == first['recorded'].keys()
     assert 0 < second['recorded'][CAMERAS[0]] <= MOMENTS

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -199,6 +201,53 @@ def test_a_new_prompt_does_not_lift_a_stop(tell: Callable[..., Told]) -> None:
     assert len(bench.engine.streams) == 1 and bench.stream.paused
     assert bench.call(Trigger, '/wam_node/reset', Trigger.Request()).success
     assert words(dict(bench.stream.options.prompt)) == 'place'
+
+
+@pytest.mark.parametrize('as_prompt', [False, True])
+def test_what_was_felt_and_told_is_recorded_and_can_be_replayed(
+        tell: Callable[..., Told], tmp_path: Path, as_prompt: bool) -> None:
+    pytest.importorskip('rosbags', reason='rosbags is not installed')
+    from physis_ros.replay.bag import Bag
+    from physis_ros.replay.player import Player
+
+    told = tell(**(PROMPT if as_prompt else {}), record=tmp_path, **{
+        'instruction.text': 'push', 'wrench.frame': 'tool'})
+    bench = told.bench
+
+    def current() -> str:
+        arrays = bench.stream.options.prompt if as_prompt else bench.stream.observed[-1].arrays
+        return words(dict(arrays))
+
+    told.observe()
+    told.say('pull')
+    bench.graph.wait_for(lambda: 'pull' in str(
+        bench.graph.diagnostics.get('wam_node: sensor words', '')), 'the new instruction')
+    told.observe()
+    assert current() == 'pull' and len(bench.engine.streams) == (2 if as_prompt else 1)
+    bench.node.trigger_deactivate()
+    (session,) = tmp_path.iterdir()
+    with closing(Bag(session / 'observations', {})) as bag:
+        assert bag.topics().keys() == {WRENCH, INSTRUCTION, '/joint_states'}
+        messages = list(bag.messages())
+    texts = [recorded.message.data for recorded in messages if recorded.topic == INSTRUCTION]
+    assert texts == ['push', 'pull']
+    assert messages[0].topic == INSTRUCTION  # before the first observation that was made under it
+    wrench = next(recorded.message for recorded in messages if recorded.topic == WRENCH)
+    assert (wrench.header.frame_id, wrench.wrench.force.x, wrench.wrench.torque.z) == (
+        'tool', 2.0, -1.5)
+    assert wrench.header.stamp.sec > 0
+
+    bench.node.set_parameters([Parameter('record', value=''),
+                               Parameter('instruction.text', value='')])
+    bench.node.trigger_activate()
+    with closing(Bag(session / 'observations', {})) as bag:
+        player = Player(bag, rate=1.0)
+        bench.graph.executor.add_node(player)
+        bench.graph.wait_for(lambda: not player.unheard(), 'the policy to listen')
+        player.play(bench.graph.spin_for, lambda share: None)
+        bench.graph.wait_for(lambda: bench.stream.observed and current() == 'pull', 'both texts')
+        player.destroy_node()
+    assert bench.stream.observed[-1].arrays['touch'] == pytest.approx([2, 0, 0, 0, 0, -1.5])
 
 
 @pytest.mark.parametrize(('parameters', 'sentence'), [

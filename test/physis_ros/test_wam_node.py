@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -404,6 +405,26 @@ def test_a_wrong_parameter_stops_the_configuration_with_a_sentence(
     bench.node.trigger_configure()
     assert bench.node._state_machine.current_state[1] == 'unconfigured'
     assert sentence in capfd.readouterr().err
+
+
+def test_more_workers_than_work_or_cpus_are_said(
+        make_bench: Callable[..., Bench], capfd: pytest.CaptureFixture[str]) -> None:
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cpus)})
+    try:
+        make_bench(workers=40)
+    finally:
+        os.sched_setaffinity(0, cpus)
+    said = capfd.readouterr().err
+    assert ('`workers` is 40: plan `full_split` of the 32 stages has work for 32, so no more are '
+            'started') in said
+    assert '32 worker processes share 1 CPUs' in said and 'set `workers` to at most 1' in said
+
+
+def test_workers_that_fit_are_not_spoken_of(
+        make_bench: Callable[..., Bench], capfd: pytest.CaptureFixture[str]) -> None:
+    make_bench(workers=1)
+    assert 'worker' not in capfd.readouterr().err
 
 
 def test_parameters_of_rclpy_are_known(make_bench: Callable[..., Bench]) -> None:
