@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +54,7 @@ from physis_ros.chunk_messages import (
 )
 from physis_ros.device_status import DeviceWatch
 from physis_ros.diagnostics import Thresholds, statuses
+from physis_ros.ending import Ending
 from physis_ros.ingest.observation import Observation
 from physis_ros.ingest.subscriptions import Ingest
 from physis_ros.msg import ActionChunk, StreamReport
@@ -568,10 +569,8 @@ def main() -> int:
     # Own handlers: those of rclpy would end the context before the way to rest is sent.
     try:
         start_ros()
-        ending = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: ending.set())
-        node = WamNode()
+        ending = Ending(signal.SIGINT, signal.SIGTERM)
+        node = WamNode(partial(_start_until_told, ending))
         check_parameter_files(node)
     except InputError as error:
         print(f'wam_node: {error}', file=sys.stderr)
@@ -584,7 +583,7 @@ def main() -> int:
         if node.autostart:
             failed = (node.trigger_configure() is not TransitionCallbackReturn.SUCCESS
                       or node.trigger_activate() is not TransitionCallbackReturn.SUCCESS)
-        while not failed and not ending.is_set():
+        while not failed and not ending.told.is_set():
             executor.spin_once(timeout_sec=_LOOK_S)
     except ExternalShutdownException:
         pass
@@ -593,7 +592,24 @@ def main() -> int:
         executor.shutdown()
         node.destroy_node()
         rclpy.try_shutdown()
-    return int(failed)
+    return int(failed and not ending.told.is_set())
+
+
+def _start_until_told(ending: Ending, policy: Policy) -> Engine:
+    """The engine; its start takes seconds, or minutes with large weights.
+
+    Raises:
+        PhysisError: it could not be started, or the process was told to end meanwhile.
+    """
+    engine: Engine | None = None
+    try:
+        with ending.breaking():
+            engine = start_engine(policy)
+    except KeyboardInterrupt as interrupt:
+        if engine is not None:
+            engine.close()
+        raise PhysisError('told to end while the engine was starting') from interrupt
+    return engine
 
 
 if __name__ == '__main__':
