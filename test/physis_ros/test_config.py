@@ -102,18 +102,3 @@ def test_every_parameter_is_described() -> None:
         if setting.name.endswith(('_ms', '_hz', '_s')):
             assert '[' in setting.description, f'{setting.name} has no unit in its description'
             assert setting.low is not None and setting.high is not None
-
-
-def test_the_aggregator_has_a_place_for_every_status(repository: Path) -> None:
-    tree = yaml.safe_load((repository / 'config' / 'diagnostic_aggregator.yaml').read_text())
-    groups = [group for group in tree['analyzers']['ros__parameters'].values()
-              if isinstance(group, dict)]
-    for status in ('wam_node: node', 'wam_node: sensor front', 'wam_node: replan',
-                   'wam_node: chunk', 'wam_node: servo', 'wam_node: action age',
-                   'wam_node: deadlines', 'wam_node: buffer', 'wam_node: stages',
-                   'wam_node: pipeline', 'wam_node: devices', 'servo_node: servo',
-                   'left/wam_node: sensor front', 'left/servo_node: servo'):
-        places = [group['path'] for group in groups
-                  if any(text in status for text in group.get('contains', []))
-                  or any(re.fullmatch(text, status) for text in group.get('regex', []))]
-        assert len(places) == 1, f'{status}: {places}'
