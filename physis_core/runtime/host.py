@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
 import safetensors.numpy
 import torch
 
@@ -141,8 +140,7 @@ class Host:
                        for index in range(setup.hosts + 1)]
         self._observations: dict[int, ObservationBoard] = {}
         self._devices = {own.index: self._make_device(own) for own in setup.own}
-        self._own = np.array(sorted(self._devices))
-        self._board.memory[self._own, 2] = resident_bytes()
+        self._board.memory[list(self._devices), 2] = resident_bytes()
         self._requests = 0
         self._running = True
         self._turn_ns = time.monotonic_ns()  # written by the loop, read by the heart
@@ -208,6 +206,7 @@ class Host:
         """Serve until told to stop or the engine is gone."""
         threading.Thread(target=self._beat, daemon=True).start()
         bell = self._bells[self._setup.index]
+        attention, own = self._board.attention.data, tuple(self._devices)
         timers: list[tuple[int, int]] = []
         wanted: dict[int, int] = {}
         while self._running:
@@ -215,13 +214,13 @@ class Host:
             while self._running and self._requests != self._board.requests[self._setup.index]:
                 self._serve_request()
             now_ns = self._turn_ns = time.monotonic_ns()
-            due = {int(device) for device in self._own[self._board.attention[self._own] != 0]}
+            due = {device for device in own if attention[device]}
             while timers and timers[0][0] <= now_ns:
                 when_ns, device = heapq.heappop(timers)
                 if wanted.get(device) == when_ns:
                     due.add(device)
             for device in due:
-                self._board.attention[device] = 0
+                attention[device] = 0
                 when = self._devices[device].advance()
                 if when is None:
                     wanted.pop(device, None)

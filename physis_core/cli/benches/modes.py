@@ -1,7 +1,8 @@
 """Every published mode and the best plan found, with real compute, against the oracle.
 
 For each number of devices the stage times are measured first, with that many devices busy; the
-lower bound and the search use them.  Plans take turns, and the median of the turns counts.
+search uses them.  Plans take turns, and the median of the turns counts.  Stage times are measured
+again after every turn, because a machine's speed drifts; the lower bound comes from their means.
 
 ``compute_scaling`` is what the machine itself gives: how much more independent streams, one on each
 device and nothing between them, compute on the most devices than on the fewest.
@@ -84,7 +85,8 @@ def _spec(args: argparse.Namespace) -> ModelSpec:
 
 def _on(devices: int, spec: ModelSpec, args: argparse.Namespace) -> dict[str, Any]:
     """All plans on so many devices: rows by name, and what follows from the stage times."""
-    profile = measured_profile(spec, devices)
+    profiles = [measured_profile(spec, devices)]
+    profile = profiles[0]
     hop_us = measured_hop_us(spec, devices)
     plans = _plans(profile, devices, hop_us)
     if args.peer and profile.graph.kv_mode is KVMode.SAME_STEP:
@@ -93,16 +95,19 @@ def _on(devices: int, spec: ModelSpec, args: argparse.Namespace) -> dict[str, An
     chunks = args.chunks or _chunks(profile, devices)
     turns = args.turns or (3 if chunks >= _MANY_CHUNKS else 1)
     runs: dict[str, list[Run]] = {name: [] for name in plans}
-    for name in progress([name for _ in range(turns) for name in plans],
-                         f'{devices} devices', args.json):
-        runs[name].append(run_plan(spec, plans[name], chunks))
+    for name in progress([*plans, None] * turns, f'{devices} devices', args.json):
+        if name is None:
+            profiles.append(measured_profile(spec, devices))
+        else:
+            runs[name].append(run_plan(spec, plans[name], chunks))
     rows = {name: _row(turns) for name, turns in runs.items()}
     ours = {name: row['period_ms'] for name, row in rows.items() if name != _PEER}
     best = min(ours, key=lambda name: ours[name])
-    bound_ms = lower_bound_us(profile, devices) / 1000
+    bound_ms = float(np.mean([lower_bound_us(one, devices) for one in profiles])) / 1000
     result = {'chunks': chunks, 'turns': turns, 'hop_us': round(hop_us, 1),
-              'stage_us_by_batch': _stage_us(profile),
-              'block_us': [profile.mean_us(block, profile.max_batch)
+              'stage_us_by_batch': _stage_us(profiles),
+              'block_us': [round(float(np.mean([one.mean_us(block, one.max_batch)
+                                                for one in profiles])))
                            for block in range(profile.graph.blocks)],
               'lower_bound_ms': round(bound_ms, 4),
               'best': best, 'best_over_lower_bound': round(ours[best] / bound_ms, 4),
@@ -123,11 +128,12 @@ def _chunks(profile: Profile, devices: int) -> int:
     return int(min(max(_RUN_S * 1e6 * devices / chunk_us, low), high))
 
 
-def _stage_us(profile: Profile) -> list[float]:
+def _stage_us(profiles: list[Profile]) -> list[float]:
     """Mean time of a stage over the blocks, for batches of 1, 2, ... [us]."""
-    blocks = range(profile.graph.blocks)
-    return [round(float(np.mean([profile.mean_us(block, batch) for block in blocks])), 1)
-            for batch in range(1, profile.max_batch + 1)]
+    blocks = range(profiles[0].graph.blocks)
+    return [round(float(np.mean([one.mean_us(block, batch)
+                                 for one in profiles for block in blocks])), 1)
+            for batch in range(1, profiles[0].max_batch + 1)]
 
 
 def _plans(profile: Profile, devices: int, hop_us: float) -> dict[str, Plan]:
