@@ -69,3 +69,12 @@ def test_the_front_door_of_the_serving_document_opens(tmp_path: Path) -> None:
     path.write_text(replace(profile, groups=tuple(
         replace(group, times=times) for group in profile.groups)).to_json())
     assert output_of(tmp_path / 'serve.py') == ''
+
+
+def test_the_tests_that_behaviour_is_shown_by_are_there() -> None:
+    named = re.findall(r'`(test_\w+\.py)::(test_\w+)`',
+                       (TREE / 'docs' / 'behaviour.md').read_text(encoding='utf-8'))
+    assert len(named) > 20
+    for file, test in named:
+        text = (TREE / 'test' / 'physis_ros' / file).read_text(encoding='utf-8')
+        assert f'\ndef {test}(' in text, f'{file}::{test}'

@@ -88,6 +88,26 @@ def test_a_burst_of_old_images_is_not_worked_off(bench: Bench) -> None:
     assert (made[-1].arrays['front'] == newest).all()
 
 
+def test_a_large_image_reaches_the_model_in_its_size(make_bench: Callable[..., Bench]) -> None:
+    """1080p, red on the left and blue on the right."""
+    bench = make_bench(**{'cameras.front.reliability': 'reliable', **{
+        f'{source}.stale_ms': 60_000 for source in ('cameras.front', 'cameras.wrist', 'joints')}})
+    pixels = np.zeros((1080, 1920, 3), np.uint8)
+    pixels[:, :960, 0] = pixels[:, 960:, 2] = 200
+
+    def seen() -> bool:
+        bench.graph.feel()
+        bench.graph.show('wrist')
+        bench.graph.show('front', pixels=pixels)
+        bench.graph.spin_for(0.1)
+        return bool(bench.stream.observed)
+
+    bench.graph.wait_for(seen, 'an observation')
+    front = bench.stream.observed[-1].arrays['front']
+    assert front.shape == (64, 64, 3) and front.dtype == np.uint8
+    assert (front[:, :31] == (200, 0, 0)).all() and (front[:, 33:] == (0, 0, 200)).all()
+
+
 # -- namespaces ---------------------------------------------------------------------------------
 
 
