@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from physis_core.errors import InputError
 from physis_core.graph import KVMode, StageGraph, Task
 from physis_core.planning.modes import full_split, sequential, streamdiffusionv2, wave
-from physis_core.planning.plan import BatchRule, Plan, ranks_from_devices
+from physis_core.planning.plan import BatchRule, Plan, Prediction, ranks_from_devices
 from physis_core.simulation.jitter import Jitter
 from physis_core.simulation.twin import Stall, Stream, Twin
 
@@ -67,6 +67,21 @@ def test_law_3_periods_of_the_modes():
         middle, last = 100, 200 - plan.max_in_flight - 1
         assert (outputs[last] - outputs[middle]) / (last - middle) == pytest.approx(
             period_ms * MS, rel=0.01), plan.mode
+
+
+@pytest.mark.parametrize('seed', range(3))
+def test_chunks_that_share_batches_stay_together_when_let_in_as_fast_as_it_goes(seed):
+    """By slack, which the prediction gives, the batches would have 3.4 members."""
+    graph = StageGraph(4, 8)
+    plan = Plan('waves', graph, ranks_from_devices([0, 1, 1, 1, 1, 1, 1, 0] * 4),
+                batch=BatchRule(4, across_steps=True, wait_us=5000), max_in_flight=13,
+                prediction=Prediction(period_us=2200, response_us=26_400))
+
+    def uneven(block, batch):
+        return (300 + 330 * batch if block == 0 else 130 + 50 * batch) * 1000
+
+    outcome = Twin([Stream(plan, uneven, chunks=1000)], jitter=Jitter(0.15, seed=seed)).run()
+    assert outcome.task_count / outcome.batch_count > 3.8
 
 
 @pytest.mark.parametrize('mode, plan, period_ms', [
