@@ -7,9 +7,9 @@ line).  A value out of range is one sentence naming the value, the range and the
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
 from rclpy.exceptions import ParameterUninitializedException
@@ -36,6 +36,8 @@ class Setting:
         low: least value of a number, or of each number of a list.
         high: greatest value.
         choices: allowed texts.
+        fixed_from: state of the node from which on it cannot be changed any more: when
+            it is `configured` or `active`, or `never`.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Setting:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
+    fixed_from: Literal['configured', 'active', 'never'] = 'configured'
 
     def checked(self, value: Any) -> Any:
         """The value in its own type.
@@ -114,6 +117,7 @@ class Settings:
         """Declare them.  A wrong value does not fail here but where it is read."""
         self._node = node
         self._settings: dict[str, Setting] = {}
+        self._fixed: Callable[[Setting], str] = lambda setting: ''
         for setting in settings:
             self.add(setting)
 
@@ -125,8 +129,13 @@ class Settings:
             setting.name, list(default) if isinstance(default, tuple) else default,
             setting.descriptor())
 
-    def refuse_bad_changes(self) -> None:
-        """From now on a change to a value that is not acceptable is refused with its reason."""
+    def refuse_bad_changes(self, fixed: Callable[[Setting], str]) -> None:
+        """From now on a change is refused with its reason, if the value is not acceptable, or if
+        it would not count any more.
+
+        ``fixed`` says why a parameter cannot be changed now; empty: it can.
+        """
+        self._fixed = fixed
         self._node.add_on_set_parameters_callback(self._on_set)
 
     def check(self) -> None:
@@ -146,11 +155,15 @@ class Settings:
     def _on_set(self, parameters: list[Parameter]) -> SetParametersResult:
         for parameter in parameters:
             setting = self._settings.get(parameter.name)
-            if setting is not None:
-                try:
-                    setting.checked(parameter.value)
-                except InputError as error:
-                    return SetParametersResult(successful=False, reason=str(error))
+            if setting is None:
+                continue
+            try:
+                value = setting.checked(parameter.value)
+                reason = '' if value == self[parameter.name] else self._fixed(setting)
+            except InputError as error:
+                reason = str(error)
+            if reason:
+                return SetParametersResult(successful=False, reason=reason)
         return SetParametersResult(successful=True)
 
 

@@ -29,7 +29,7 @@ from physis_core.delivery.servo import ServoPlayer
 from physis_core.delivery.servo_loop import ServoLoop
 from physis_core.errors import PhysisError
 from physis_ros.beat import SteadyBeat
-from physis_ros.parameters import Settings
+from physis_ros.parameters import Setting, Settings
 from physis_ros.real_time import RealTime, become_real_time
 from physis_ros.ring_name import ring_name
 from physis_ros.servo_settings import SERVO_SETTINGS, check_limits, joint_limits
@@ -57,7 +57,7 @@ class ServoNode(Node):
         self.settings = Settings(self, SERVO_SETTINGS)
         self.settings.check()
         check_limits(self.settings)
-        self.settings.refuse_bad_changes()
+        self.settings.refuse_bad_changes(_fixed)
         self.rate_hz: float = self.settings['servo_hz']
         self.ring = ring_name(self.settings['ring'], self.get_namespace())
         self.beat = SteadyBeat(self.rate_hz)
@@ -154,6 +154,13 @@ class ServoNode(Node):
             'scheduling': 'SCHED_FIFO' if self.real_time.fifo else 'normal',
             'not permitted': '; '.join(self.real_time.refusals)}
         return status_of(component(self), 'servo', level, text, values)
+
+
+def _fixed(setting: Setting) -> str:
+    """Why a parameter cannot be changed now: the loop was made from it."""
+    if setting.fixed_from == 'never':
+        return ''
+    return f'parameter `{setting.name}` counts from the start of servo_node on: start it anew'
 
 
 def run(node: ServoNode, ending: threading.Event) -> None:

@@ -26,8 +26,10 @@ SERVO_SETTINGS = (
     Setting('real_time.priority', 80, 'of SCHED_FIFO; 0: normal scheduling', 0, 99),
     Setting('real_time.cpus', (), 'CPUs to run on; empty: any'),
     Setting('real_time.lock_memory', True, 'keep the process out of swap'),
-    Setting('warn.missed_ratio', 0.01, 'share of missed ticks that is a warning', 0.0, 1.0),
-    Setting('error.missed_ratio', 0.1, 'share of missed ticks that is an error', 0.0, 1.0),
+    Setting('warn.missed_ratio', 0.01, 'share of missed ticks that is a warning', 0.0, 1.0,
+            fixed_from='never'),
+    Setting('error.missed_ratio', 0.1, 'share of missed ticks that is an error', 0.0, 1.0,
+            fixed_from='never'),
 )
 
 

@@ -58,6 +58,7 @@ from physis_ros.ending import Ending
 from physis_ros.ingest.observation import Observation
 from physis_ros.ingest.subscriptions import Ingest
 from physis_ros.msg import ActionChunk, StreamReport
+from physis_ros.parameters import Setting
 from physis_ros.pause_log import PauseLog
 from physis_ros.pipeline_status import PipelineWatch
 from physis_ros.policy import PREFIX, Policy, crowded, idle_workers, make_policy
@@ -100,9 +101,9 @@ class WamNode(LifecycleNode):
         """``start`` starts the engine; ``arguments`` are those of a ROS command line."""
         super().__init__('wam_node', cli_args=arguments)
         self._start_engine = start
-        self._settings = declare_wam_settings(self)
-        self._steady_clock = Clock(clock_type=ClockType.STEADY_TIME)
         self._state = 'unconfigured'
+        self._settings = declare_wam_settings(self, self._fixed)
+        self._steady_clock = Clock(clock_type=ClockType.STEADY_TIME)
         self._policy: Policy | None = None
         self._engine: Engine | None = None
         self._pipeline: PipelineWatch | None = None
@@ -135,6 +136,17 @@ class WamNode(LifecycleNode):
     def autostart(self) -> bool:
         """Whether to configure and activate without being asked to."""
         return bool(self._settings['autostart'])
+
+    def _fixed(self, setting: Setting) -> str:
+        """Why a parameter cannot be changed now: a value that does not count would mislead."""
+        if setting.fixed_from == 'never' or self._state not in ('inactive', 'active'):
+            return ''
+        if setting.fixed_from == 'active':
+            return '' if self._state == 'inactive' else (
+                f'parameter `{setting.name}` counts from an activation on: deactivate the node '
+                'first')
+        return (f'parameter `{setting.name}` counts from a configuration on: deactivate the node '
+                'and clean it up first')
 
     # -- transitions ----------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rclpy.node import Node
 
 from physis_core.delivery.handover import STRATEGIES
@@ -11,7 +13,6 @@ from physis_ros.ingest.subscriptions import DURABILITIES, RELIABILITIES
 from physis_ros.parameters import Setting, Settings
 
 TRANSPORTS = ('raw', 'compressed')
-
 
 
 def _subscription(source: str, depth: int) -> tuple[Setting, ...]:
@@ -27,13 +28,15 @@ def _limit(name: str, warn: float, error: float, what: str, low: float, high: fl
            below: bool = False) -> tuple[Setting, ...]:
     """What diagnostics warn of, and what they call an error."""
     side = 'below' if below else 'above'
-    return (Setting(f'warn.{name}', warn, f'{what}, {side} which there is a warning', low, high),
-            Setting(f'error.{name}', error, f'{what}, {side} which there is an error', low, high))
+    return tuple(Setting(f'{level}.{name}', value, f'{what}, {side} which there is {said}', low,
+                         high, fixed_from='never')
+                 for level, value, said in (('warn', warn, 'a warning'),
+                                            ('error', error, 'an error')))
 
 
 WAM_SETTINGS = (
-    Setting('autostart', True, 'configure and activate without being asked to'),
-    Setting('stream_id', 'so101', 'name of the stream in every message'),
+    Setting('autostart', True, 'configure and activate without being asked to', fixed_from='never'),
+    Setting('stream_id', 'so101', 'name of the stream in every message', fixed_from='active'),
     Setting('ring', '', 'shared memory to the servo; empty: from domain and namespace'),
     # -- model and plan
     Setting('model', 'so101', 'name of a registered model'),
@@ -43,13 +46,13 @@ WAM_SETTINGS = (
     Setting('workers', 2, 'worker processes, one per device [1]', 1, 4096),
     Setting('compute', 'cpu', 'what workers compute on; cuda: worker i on GPU i of this host',
             choices=('cpu', 'cuda')),
-    Setting('seed', 0, 'seed of the noise', 0, 2**31 - 1),
+    Setting('seed', 0, 'seed of the noise', 0, 2**31 - 1, fixed_from='active'),
     # -- time
     Setting('period_ms', 160.0, 'interval between chunks [ms]', 1.0, 60_000.0),
     Setting('lead_ms', 100.0, 'from letting a chunk in to its first control point [ms]', 0.0,
-            60_000.0),
+            60_000.0, fixed_from='active'),
     Setting('max_age_ms', 2_000.0, 'an action older than this when due is dropped [ms]', 1.0,
-            600_000.0),
+            600_000.0, fixed_from='active'),
     Setting('time_jump_ms', 100.0, 'a jump of ROS time against the steady clock that resets [ms]',
             1.0, 60_000.0),
     # -- sources
@@ -77,17 +80,21 @@ WAM_SETTINGS = (
     Setting('instruction.input', '', 'input of the model, of its observation or its prompt, that '
             'takes a text; empty: none'),
     Setting('instruction.text', '', 'the instruction; may be changed at any time; empty: wait for '
-            'one'),
+            'one', fixed_from='never'),
     Setting('instruction.topic', '~/instruction', 'std_msgs/String, changes it too'),
     Setting('instruction.durability', 'volatile', 'asked of the publisher',
             choices=tuple(DURABILITIES)),
     Setting('instruction.stale_ms', 0.0, 'an older instruction is not used; 0: it holds [ms]', 0.0,
             86_400_000.0),
     # -- handover
-    Setting('handover.strategy', 'replace', 'how a chunk takes over', choices=STRATEGIES),
-    Setting('handover.blend_ms', 60.0, 'blend: length of the fade [ms]', 0.0, 10_000.0),
-    Setting('handover.decay', 0.5, 'ensemble: weight exp(-decay * age in chunks)', 0.0, 100.0),
-    Setting('handover.prefix_points', 2, 'prefix: control points already promised [1]', 0, 1000),
+    Setting('handover.strategy', 'replace', 'how a chunk takes over', choices=STRATEGIES,
+            fixed_from='active'),
+    Setting('handover.blend_ms', 60.0, 'blend: length of the fade [ms]', 0.0, 10_000.0,
+            fixed_from='active'),
+    Setting('handover.decay', 0.5, 'ensemble: weight exp(-decay * age in chunks)', 0.0, 100.0,
+            fixed_from='active'),
+    Setting('handover.prefix_points', 2, 'prefix: control points already promised [1]', 0, 1000,
+            fixed_from='active'),
     # -- outputs
     Setting('trajectory.topic', '/arm_controller/joint_trajectory',
             'trajectory_msgs/JointTrajectory; empty: not published'),
@@ -95,11 +102,13 @@ WAM_SETTINGS = (
             'controller gives up the old one when it arrives [ms]', 0.0, 1_000.0),
     Setting('trajectory.deceleration', 10.0, 'of the trajectory that is sent last when the node '
             'stops, and of the end of each one [rad/s^2]', 0.01, 10_000.0),
-    Setting('record', '', 'folder for recordings of observations and chunks; empty: none'),
+    Setting('record', '', 'folder for recordings of observations and chunks; empty: none',
+            fixed_from='active'),
     # -- diagnostics
     Setting('window_s', 5.0, 'length of the windows of rates and percentiles [s]', 1.0, 600.0),
     Setting('report_hz', 2.0, 'rate of ~/stream_report [Hz]', 0.1, 50.0),
-    Setting('warm_up_chunks', 2, 'first chunks left out of ages and deadlines [1]', 0, 10_000),
+    Setting('warm_up_chunks', 2, 'first chunks left out of ages and deadlines [1]', 0, 10_000,
+            fixed_from='active'),
     *_limit('age_ms', 500.0, 1_000.0, 'age p99 [ms]', 1.0, 600_000.0),
     *_limit('on_time_ratio', 0.99, 0.9, 'on-time ratio', 0.0, 1.0, below=True),
     *_limit('rate_share', 0.9, 0.5, 'share of an expected rate', 0.0, 1.0, below=True),
@@ -113,13 +122,17 @@ WAM_SETTINGS = (
 )
 
 
-def declare_wam_settings(node: Node) -> Settings:
-    """Declare the parameters of a node, with those of each camera it names."""
+def declare_wam_settings(node: Node, fixed: Callable[[Setting], str] = lambda setting: ''
+                         ) -> Settings:
+    """Declare the parameters of a node, with those of each camera it names.
+
+    ``fixed`` says why one cannot be changed now; empty: it can.
+    """
     settings = Settings(node, WAM_SETTINGS)
     for camera in filter(None, node.get_parameter('camera_names').value or ()):
         for setting in camera_settings(camera):
             settings.add(setting)
-    settings.refuse_bad_changes()
+    settings.refuse_bad_changes(fixed)
     return settings
 
 

@@ -17,12 +17,14 @@ pytest.importorskip('rclpy', reason='the ROS 2 wheels are not installed')
 import rclpy
 from diagnostic_msgs.msg import DiagnosticStatus
 from graph import Graph
+from rclpy.parameter import Parameter
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
 
 from physis_core.delivery.chunk import PlannedChunk, finite_difference
 from physis_core.delivery.ring import RingFormat, RingWriter, ServoState
 from physis_core.delivery.shared_file import FOLDER
+from physis_ros.servo_node import ServoNode
 
 MS = 1_000_000
 COMMANDS = '/arm_controller/commands'
@@ -223,3 +225,16 @@ def test_a_rate_may_be_a_whole_number(
     feedback = graph.wait_for(ring.feedback, 'the servo')
     assert feedback.rate_hz == 500.0
     ring.close()
+
+
+def test_a_change_that_would_not_count_is_refused(graph: Graph) -> None:
+    node = ServoNode()
+    try:
+        refused, taken = node.set_parameters([
+            Parameter('servo_hz', value=500.0), Parameter('warn.missed_ratio', value=0.2)])
+        assert refused.reason == (
+            'parameter `servo_hz` counts from the start of servo_node on: start it anew')
+        assert taken.successful and node.settings['warn.missed_ratio'] == 0.2
+        assert node.set_parameters([Parameter('servo_hz', value=250.0)])[0].successful  # as it is
+    finally:
+        node.destroy_node()

@@ -443,6 +443,27 @@ def test_a_bad_change_of_a_parameter_is_refused(bench: Bench) -> None:
     assert not result.successful and 'between 0.0' in result.reason
 
 
+@pytest.mark.parametrize(('name', 'value', 'until'), [
+    ('warn.age_ms', 300.0, 'active'), ('lead_ms', 200.0, 'inactive'), ('record', '', 'active'),
+    ('handover.strategy', 'blend', 'inactive'), ('period_ms', 80.0, 'unconfigured'),
+    ('cameras.front.stale_ms', 1000.0, 'unconfigured'),
+])
+def test_a_change_that_would_not_count_is_refused(
+        make_bench: Callable[..., Bench], name: str, value: object, until: str) -> None:
+    """Or diagnostics would speak of a lead, or of limits, that nothing keeps to."""
+    bench = make_bench()
+    states = ('active', 'inactive', 'unconfigured')
+    for state, leave in zip(states, (bench.node.trigger_deactivate, bench.node.trigger_cleanup,
+                                     lambda: None), strict=True):
+        (result,) = bench.node.set_parameters([Parameter(name, value=value)])
+        assert result.successful == (states.index(state) >= states.index(until)), state
+        if not result.successful:
+            assert f'parameter `{name}` counts from' in result.reason
+            assert 'deactivate the node' in result.reason
+        leave()
+    assert bench.node.get_parameter(name).value == value
+
+
 # -- what is said about it ----------------------------------------------------------------------
 
 
