@@ -5,6 +5,11 @@ is the caller's to mend: its text names the value, the limit and the remedy, and
 prints it as one sentence with exit code 2.
 """
 
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
 
 def how_to_install(extra: str) -> str:
     """How to get the packages of an extra, as the end of a sentence.
@@ -12,6 +17,13 @@ def how_to_install(extra: str) -> str:
     From a clone: Physis is on no package index.
     """
     return f"install it in the clone of Physis with `pip install '.[{extra}]'`"
+
+
+def told(error: BaseException) -> str:
+    """An error of somebody else's code in one sentence: what, and on which line it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f' ({Path(frames[-1].filename).name}, line {frames[-1].lineno})' if frames else ''
+    return f'{type(error).__name__}: {" ".join(str(error).split())}{where}'
 
 
 class PhysisError(Exception):

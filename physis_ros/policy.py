@@ -112,10 +112,9 @@ def _plan(settings: Settings, description: ModelDescription) -> Plan:
         plan = MODES[settings['plan_mode']](description.graph, settings['workers'])
         return replace(plan, link='nccl') if settings['compute'] == 'cuda' else plan
     try:
-        return Plan.from_json(Path(file).read_text())
-    except OSError as error:
-        raise InputError(f'parameter `plan_file`: {file} cannot be read ({error.strerror}); make '
-                         'one with `physis plan`') from error
+        return Plan.load(Path(file))
+    except InputError as error:
+        raise InputError(f'parameter `plan_file`: {error}') from error
 
 
 def _check_actions(policy: Policy) -> None:

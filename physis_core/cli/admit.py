@@ -11,15 +11,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from physis_core.cli.inputs import add_device_arguments, device_name, read_devices
-from physis_core.cli.report import print_json, print_table
+from physis_core.cli.inputs import add_device_arguments, check_bmax, device_name, read_devices
+from physis_core.cli.report import print_json, print_table, write_text
 from physis_core.errors import InputError
 from physis_core.models.presets import load_preset
+from physis_core.planning.cluster import check_count
 from physis_core.planning.cost import analytic_profile
 from physis_core.planning.devices import load_device
 from physis_core.planning.replay import Replay, replay
 from physis_core.planning.strategies import STRATEGIES
-from physis_core.planning.traces import GENERATORS, Session, read_trace, write_trace
+from physis_core.planning.traces import GENERATORS, Session, read_trace, trace_text
 
 COMPARED = {'ours': 'portfolio', 'even': 'even', 'best_fit': 'best_fit'}
 COLUMNS = ('admitted', 'refused', 'carried_load', 'carried_share', 'admission_p50_ms',
@@ -44,9 +45,10 @@ def run(args: argparse.Namespace) -> int:
     """Generate a trace, or replay one."""
     sessions = _sessions(args)
     if args.out is not None:
-        write_trace(sessions, args.out)
+        write_text(args.out, trace_text(sessions))
         print(f'{len(sessions)} sessions in {args.out}')
         return 0
+    check_bmax(args.bmax)
     cluster = read_devices(args, args.devices)
     device = load_device(device_name(args))
     profiles = {model: analytic_profile(load_preset(model), device, args.bmax)
@@ -69,9 +71,9 @@ def _sessions(args: argparse.Namespace) -> list[Session]:
         if args.out is not None:
             raise InputError(f'--out {args.out} is for --generate; a trace is on disk already')
         return read_trace(args.trace)
-    if args.devices < 1 or args.seed < 0:
-        raise InputError(f'--devices {args.devices} --seed {args.seed}: at least 1 device and '
-                         'seed 0')
+    check_count(args.devices)
+    if args.seed < 0:
+        raise InputError(f'--seed is {args.seed}; it is at least 0')
     return GENERATORS[args.generate](args.devices, args.seed)
 
 

@@ -6,9 +6,14 @@ import argparse
 import time
 from pathlib import Path
 
-from physis_core.cli.inputs import add_device_arguments, device_name, positive_us, read_devices
-from physis_core.cli.report import print_json, print_table, print_written
-from physis_core.errors import InputError
+from physis_core.cli.inputs import (
+    add_device_arguments,
+    check_bmax,
+    device_name,
+    positive_us,
+    read_devices,
+)
+from physis_core.cli.report import check_place, print_json, print_table, print_written
 from physis_core.models.presets import load_preset
 from physis_core.planning.capacity import best_placement, upper_bound, within_response
 from physis_core.planning.cluster import Cluster
@@ -37,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Place each model's streams by every strategy."""
-    if args.bmax < 1:
-        raise InputError(f'--bmax is {args.bmax}; the least batch is 1')
+    check_bmax(args.bmax)
+    check_place(args.plot)
     cluster = read_devices(args, args.devices)
     rows = {model: place(model, cluster, args) for model in args.models.split(',')}
     if args.plot is not None:

@@ -18,6 +18,8 @@ from physis_core.units import OutputSemantics
 
 DEFAULT_DEVICE = 'h100'
 _AMPLE_GB = 1e6  # of a device of which only stage times are known
+_MOST_BATCH = 1024
+_LONGEST_MS = 1e9
 
 
 def add_device_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,8 +68,9 @@ def read_devices(args: argparse.Namespace, count: int) -> Cluster:
     """The first ``count`` devices of what was asked for."""
     if args.cluster is not None:
         return read_cluster(args.cluster).first(count)
-    if args.memory_gb is not None and not args.memory_gb > 0:
-        raise InputError(f'--memory-gb is {args.memory_gb:g}; give more than 0')
+    if args.memory_gb is not None and not 0 < args.memory_gb <= _AMPLE_GB:
+        raise InputError(f'--memory-gb is {args.memory_gb:g}; give more than 0, and at most '
+                         f'{_AMPLE_GB:g}')
     given = getattr(args, 't_ms', None) or getattr(args, 'profile', None)
     if given is not None and args.device_model is None:
         return bare_cluster(count, args.memory_gb or _AMPLE_GB)
@@ -77,8 +80,7 @@ def read_devices(args: argparse.Namespace, count: int) -> Cluster:
 
 def read_profile(args: argparse.Namespace) -> Profile:
     """The model's profile on the devices asked for."""
-    if args.bmax < 1:
-        raise InputError(f'--bmax is {args.bmax}; the least batch is 1')
+    check_bmax(args.bmax)
     if args.profile is not None:
         profile = Profile.load(args.profile, args.device_model)
         if profile.model != args.model:
@@ -96,6 +98,16 @@ def read_profile(args: argparse.Namespace) -> Profile:
     return profile
 
 
+def check_bmax(bmax: int) -> None:
+    """Refuse a largest batch that is none, or far beyond any device.
+
+    Raises:
+        InputError: with the limits.
+    """
+    if not 1 <= bmax <= _MOST_BATCH:
+        raise InputError(f'--bmax is {bmax}; it goes from 1 to {_MOST_BATCH}')
+
+
 def device_name(args: argparse.Namespace) -> str:
     """The device model that costs are computed for."""
     if args.cluster is not None:
@@ -109,9 +121,9 @@ def affine_us(text: str) -> tuple[float, float]:
         fixed, member = (float(part) * 1e3 for part in text.split(','))
     except ValueError as error:
         raise InputError(f'--t-ms is `{text}`; write two numbers, e.g. `0.8,2.105`') from error
-    if not (fixed >= 0 and member >= 0 and fixed + member >= 1):
+    if not (fixed >= 0 and member >= 0 and 1 <= fixed + member < _LONGEST_MS * 1e3):
         raise InputError(f'--t-ms is `{text}`; both are at least 0, and a stage takes at least '
-                         '0.001 ms')
+                         f'0.001 ms and less than {_LONGEST_MS:g} ms')
     return fixed, member
 
 
@@ -144,8 +156,9 @@ def semantics_of(model: str) -> OutputSemantics:
 
 def positive_us(milliseconds: float, option: str) -> int:
     """Milliseconds to whole microseconds."""
-    if not 0.001 <= milliseconds < 1e9:
-        raise InputError(f'{option} is {milliseconds:g}; give milliseconds, at least 0.001')
+    if not 0.001 <= milliseconds < _LONGEST_MS:
+        raise InputError(f'{option} is {milliseconds:g}; give milliseconds, at least 0.001 and '
+                         f'less than {_LONGEST_MS:g}')
     return round(milliseconds * 1e3)
 
 

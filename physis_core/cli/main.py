@@ -42,6 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a place that no command has looked at before it used it
+        place = f'`{error.filename}`: ' if error.filename is not None else ''
+        return _say(PhysisError(f'{place}{error.strerror or error}; give another place, or make '
+                                'room there'), FAILED)
 
 
 def _say(error: PhysisError, code: int) -> int:
@@ -57,7 +61,10 @@ def _usage() -> str:
 
 def _look_here_too() -> None:
     """A user's own model may be a module in the current folder; what is installed comes first."""
-    here = os.getcwd()
+    try:
+        here = os.getcwd()
+    except OSError as error:
+        raise InputError('the current folder is gone; change to one that exists') from error
     if here not in sys.path:
         sys.path.append(here)
 

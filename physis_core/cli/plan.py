@@ -28,7 +28,7 @@ from physis_core.cli.inputs import (
     read_profile,
     read_slo,
 )
-from physis_core.cli.report import print_json, print_table, print_written
+from physis_core.cli.report import check_place, print_json, print_table, print_written, write_text
 from physis_core.errors import InputError
 from physis_core.planning.bound import lower_bound_us
 from physis_core.planning.cluster import GB, Cluster
@@ -59,6 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan for each device count."""
+    check_place(args.out)
+    check_place(args.plot)
     profile = read_profile(args)
     slo = read_slo(args, profile)
     device_counts = counts(args.devices, '--devices')
@@ -69,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             profile, cluster, slo, partial(confirmed, profile=profile, cluster=cluster))
     chosen = choose(found[device_counts[-1]], args.mode)
     if args.out is not None:
-        args.out.write_text(chosen.plan.to_json(), encoding='utf-8')
+        write_text(args.out, chosen.plan.to_json())
         print_written(args.out, f'plan {_label(chosen)}')
     if args.plot is not None:
         from physis_core.cli.plots.timetable import draw_timetable

@@ -19,7 +19,7 @@ import torch
 
 from physis_core.cli.lone_stages import LoneStages, pick_device
 from physis_core.cli.progress import progress
-from physis_core.cli.report import print_json, print_table, print_written
+from physis_core.cli.report import check_place, print_json, print_table, print_written, write_text
 from physis_core.errors import InputError
 from physis_core.gpus import Gpus, unfit
 from physis_core.models.registry import describe
@@ -54,12 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, write, report."""
+    check_place(args.out)
     profile = measure(args)
     group = profile.groups[0]
     for sentence in [*remarks(pick_device(args.device)), *disturbed(group.times)]:
         print(sentence, file=sys.stderr)
     if args.out is not None:
-        args.out.write_text(profile.to_json(), encoding='utf-8')
+        write_text(args.out, profile.to_json())
         print_written(args.out, f'profile of `{profile.model}`')
     rows = [{'batch': batch, 'mean_us': mean, 'p50_us': p50, 'p99_us': p99}
             for batch, (mean, p50, p99) in enumerate(

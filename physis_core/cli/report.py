@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from physis_core.errors import InputError
 
 _WIDE = 160
 
@@ -41,6 +44,43 @@ def compact_table(title: str) -> Table:
     """A table without lines: what it has to say fits a terminal of 80 columns."""
     return Table(title=title, title_justify='left', header_style='bold', box=None,
                  padding=(0, 2, 0, 0), pad_edge=False)
+
+
+def check_place(path: Path | None) -> None:
+    """Refuse a file that could not be written, before the work that would be lost with it.
+
+    Raises:
+        InputError: it is a folder, or there is no such folder, or nothing may be written there.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise InputError(f'`{path}` is a folder; give the name of a file to write')
+    if not path.parent.is_dir():
+        raise InputError(f'`{path}` cannot be written: there is no folder `{path.parent}`; make '
+                         'it first, or choose another place')
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InputError(f'`{path}` cannot be written: permission denied; choose another place')
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file, or leave what was there.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    fresh = path.with_name(f'.{path.name}.{os.getpid()}')
+    try:
+        check_place(path)
+        if path.exists() and not path.is_file():  # a pipe, or a device
+            path.write_text(text, encoding='utf-8')
+            return
+        fresh.write_text(text, encoding='utf-8')
+        fresh.replace(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise InputError(f'`{path}` cannot be written ({error.strerror}); choose another place'
+                         ) from error
 
 
 def print_written(path: Path, what: str) -> None:

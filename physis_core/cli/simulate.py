@@ -24,6 +24,9 @@ from physis_core.simulation.jitter import KINDS, Jitter
 from physis_core.simulation.line import barrier_departures_ns, line_flow, stage_times_ns
 from physis_core.simulation.twin import ChunkRecord, Outcome, Stream, Twin, profile_ns
 
+_MOST_CHUNKS = 10 ** 7
+_MOST_STAGES = 10 ** 5
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -61,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate and report."""
+    check_sizes(args)
     if args.chunks < 2 or not 0 <= args.warmup <= args.chunks - 2:
         raise InputError(f'{args.chunks} chunks with a warm-up of {args.warmup} leave no interval; '
                          'simulate at least two more chunks than the warm-up')
@@ -74,6 +78,18 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_table('simulated', ('what', 'value'), list(result.items()))
     return 0
+
+
+def check_sizes(args: argparse.Namespace) -> None:
+    """Refuse what would take more memory than there is.
+
+    Raises:
+        InputError: with the limit.
+    """
+    for name, most in (('chunks', _MOST_CHUNKS), ('stages', _MOST_STAGES), ('slots', _MOST_CHUNKS)):
+        value = getattr(args, name)
+        if value is not None and value > most:
+            raise InputError(f'--{name} is {value}; the most is {most}')
 
 
 def simulate_line(args: argparse.Namespace) -> dict[str, Any]:
@@ -103,7 +119,7 @@ def simulate_plan(args: argparse.Namespace) -> dict[str, Any]:
     """A plan of one stream, under the engine's dispatch."""
     if args.barrier:
         raise InputError('--barrier goes with --stages; a plan has no barrier to simulate')
-    plan = read_plan(args.plan)
+    plan = Plan.load(args.plan)
     profile = plan_profile(args, plan)
     # The source runs on past the chunks that count: what nothing follows finds the devices free.
     stream = Stream(plan, profile_ns(profile.mean_us), chunks=args.chunks + plan.max_in_flight)
@@ -149,15 +165,6 @@ def intervals(left_ns: NDArray[np.int64], warmup: int, unit_ns: int | None) -> d
     mean_ns = float((kept[-1] - kept[0]) / (len(kept) - 1))
     return {'period_ms': mean_ns / 1e6,
             'period_ratio': mean_ns / unit_ns if unit_ns else None}
-
-
-def read_plan(path: Path) -> Plan:
-    """A plan from disk."""
-    try:
-        return Plan.from_json(path.read_text(encoding='utf-8'))
-    except OSError as error:
-        raise InputError(f'{path} cannot be read ({error.strerror}); write a plan with '
-                         '`physis plan --out`') from error
 
 
 def plan_profile(args: argparse.Namespace, plan: Plan) -> Profile:

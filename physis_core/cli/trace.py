@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from physis_core.cli.report import write_text
 from physis_core.cli.watch import EngineWatch, add_engine_argument
 from physis_core.errors import InputError
 from physis_core.observability.trace import ChunkId, chunk_trace, parse_chunk_id
@@ -30,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     names = record.dtype.names or ()
     text = chunk_trace(chunk_id, {name: int(record[name]) for name in names}, tasks)
     out = args.out or Path(f'chunk-{"-".join(map(str, chunk_id))}.json')
-    out.write_text(text, encoding='utf-8')
+    write_text(out, text)
     print(f'{out}: open it at https://ui.perfetto.dev')
     return 0
 

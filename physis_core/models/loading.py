@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from physis_core.errors import InputError
@@ -218,10 +218,17 @@ class _Safetensors:
         self._files: dict[str, Path] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         for file in files:
-            with safe_open(file, framework='pt') as stored:
-                for name in stored.keys():  # noqa: SIM118 (not a mapping)
-                    self._files[name] = file
-                    self._shapes[name] = tuple(stored.get_slice(name).get_shape())
+            try:
+                self._list(file)
+            except (SafetensorError, OSError) as error:
+                raise InputError(f'weights {file} cannot be read as safetensors ({error}); copy or '
+                                 'download them again') from error
+
+    def _list(self, file: Path) -> None:
+        with safe_open(file, framework='pt') as stored:
+            for name in stored.keys():  # noqa: SIM118 (not a mapping)
+                self._files[name] = file
+                self._shapes[name] = tuple(stored.get_slice(name).get_shape())
 
     def names(self) -> Iterator[str]:
         return iter(self._files)

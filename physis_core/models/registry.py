@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from physis_core.errors import InputError
+from physis_core.errors import InputError, PhysisError, told
 from physis_core.models.protocol import ModelDescription, StageModel
 
 _MODULES = {
@@ -59,18 +60,40 @@ def is_module(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except (ModuleNotFoundError, ValueError):  # no such package; no spec (`__main__`)
         return False
+    except Exception:  # its package is somebody else's code; importing the model says it
+        return True
 
 
 def describe(spec: ModelSpec) -> ModelDescription:
     """The model's description; no weights are read."""
-    description: ModelDescription = _module(spec.name).describe(spec.options)
+    with _theirs(spec.name, 'describe'):
+        description = _module(spec.name).describe(spec.options)
+    if not isinstance(description, ModelDescription):
+        raise InputError(f'model `{spec.name}`: describe() returned {type(description).__name__}; '
+                         'it returns a ModelDescription')
     return description
 
 
 def build(spec: ModelSpec, blocks: Collection[int] | None = None) -> StageModel:
     """The model with the weights of ``blocks`` (None: all), of embedding and of head."""
-    model: StageModel = _module(spec.name).build(spec.options, blocks)
+    with _theirs(spec.name, 'build'):
+        model: StageModel = _module(spec.name).build(spec.options, blocks)
     return model
+
+
+@contextmanager
+def _theirs(name: str, what: str) -> Iterator[None]:
+    """Whatever the code of a model raises, in one sentence.
+
+    Raises:
+        InputError: with the line at fault.
+    """
+    try:
+        yield
+    except PhysisError:
+        raise
+    except Exception as error:
+        raise InputError(f'model `{name}`: {what} failed with {told(error)}') from error
 
 
 def _module(name: str) -> ModuleType:
@@ -84,6 +107,8 @@ def _module(name: str) -> ModuleType:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise InputError(f'model `{name}`: {error}; install it where the workers run') from error
+    except Exception as error:  # it is somebody else's code
+        raise InputError(f'model `{name}` cannot be imported: {told(error)}') from error
     missing = [needed for needed in ('describe', 'build') if not hasattr(module, needed)]
     if missing:
         raise InputError(f'model `{name}` has no `{missing[0]}`; physis_core.models.registry says '

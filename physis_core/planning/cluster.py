@@ -15,6 +15,7 @@ from physis_core.planning.devices import DeviceModel, described_name, load_devic
 
 GB = 10 ** 9
 _NVLINK_US, _BUS_US = 5.0, 15.0  # latencies of a hop: NVML tells bandwidths only
+MOST_DEVICES = 10_000
 _SHORT = re.compile(r'(\d+)x([A-Za-z0-9]+?)(?:-([0-9.]+)G)?')
 
 
@@ -85,10 +86,19 @@ class Cluster:
         return link.transfer_us(size_bytes) if link is not None else 0
 
 
+def check_count(count: int) -> None:
+    """Refuse a number of devices that no plan can be made for.
+
+    Raises:
+        InputError: with the limits.
+    """
+    if not 1 <= count <= MOST_DEVICES:
+        raise InputError(f'{count} devices; give from 1 to {MOST_DEVICES}')
+
+
 def uniform_cluster(count: int, model: DeviceModel, memory_gb: float | None = None) -> Cluster:
     """``count`` equal devices; ``memory_gb``: what weights and KV may use, reserve excluded."""
-    if count < 1:
-        raise InputError(f'{count} devices; give at least 1')
+    check_count(count)
     usable_gb = model.memory_gb - model.reserve_gb if memory_gb is None else memory_gb
     return Cluster(
         tuple(Device(model.name, round(usable_gb * GB), index // model.devices_per_host)
@@ -99,6 +109,7 @@ def uniform_cluster(count: int, model: DeviceModel, memory_gb: float | None = No
 
 def bare_cluster(count: int, memory_gb: float) -> Cluster:
     """``count`` devices of which only the memory is known; hops take no time."""
+    check_count(count)
     return Cluster((Device('given', round(memory_gb * GB)),) * count)
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from physis_core.errors import PlanError
+from physis_core.errors import InputError, PlanError
 from physis_core.graph import StageGraph
 
 SCHEMA_VERSION = 1
@@ -189,6 +190,20 @@ class Plan:
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise PlanError(f'this is not a plan ({type(error).__name__}: {error}); '
                             'make one with `physis plan`') from error
+
+    @classmethod
+    def load(cls, path: Path) -> Plan:
+        """Read a plan from disk.
+
+        Raises:
+            InputError: the file cannot be read.
+            PlanError: see :meth:`from_json`.
+        """
+        try:
+            return cls.from_json(path.read_text(encoding='utf-8'))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f'{path} cannot be read ({error}); write a plan with '
+                             '`physis plan --out`') from error
 
     @classmethod
     def _from_mapping(cls, data: Mapping[str, Any]) -> Plan:

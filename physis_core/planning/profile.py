@@ -186,8 +186,8 @@ class Profile:
         """
         try:
             profile = cls.from_json(path.read_text(encoding='utf-8'))
-        except OSError as error:
-            raise InputError(f'{path} cannot be read ({error.strerror}); make a profile with '
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f'{path} cannot be read ({error}); make a profile with '
                              '`physis profile`') from error
         if device is not None and profile.device != device:
             raise InputError(f'{path} was made for device `{profile.device}`, not `{device}`; '

@@ -43,11 +43,10 @@ class Session:
                              'give more than 0')
 
 
-def write_trace(sessions: list[Session], path: Path) -> None:
-    """Write a trace that :func:`read_trace` reads."""
-    path.write_text(json.dumps({'schema': SCHEMA_VERSION,
-                                'sessions': [asdict(session) for session in sessions]}, indent=1),
-                    encoding='utf-8')
+def trace_text(sessions: list[Session]) -> str:
+    """A trace that :func:`read_trace` reads, as JSON."""
+    return json.dumps({'schema': SCHEMA_VERSION,
+                       'sessions': [asdict(session) for session in sessions]}, indent=1)
 
 
 def read_trace(path: Path) -> list[Session]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from physis_core.errors import OrderViolation, PhysisError, StreamError
+from physis_core.errors import OrderViolation, PhysisError, StreamError, told
 from physis_core.graph import StageGraph, Task
 from physis_core.planning.plan import Plan
 from physis_core.runtime.boards import ControlBoard
@@ -280,7 +280,8 @@ class Device:
         """Run a batch; a real one has ended when this returns, a virtual one ends later."""
         try:
             start_ns, end_ns = self._executor.run(batch.members, self._free_ns, now_ns)
-        except PhysisError as error:
+        except Exception as error:  # a model is somebody else's code
+            raise_if_fatal(error)
             self._start_apart(batch, now_ns, error)
             return
         self._times.note(batch.members[0].task.block, len(batch.members), end_ns - start_ns)
@@ -289,13 +290,12 @@ class Device:
         else:
             self._finish(batch, start_ns, end_ns)
 
-    def _start_apart(self, batch: Batch, now_ns: int, error: PhysisError) -> None:
+    def _start_apart(self, batch: Batch, now_ns: int, error: Exception) -> None:
         """Of a batch that cannot run, end the stream at fault and run the others."""
         if len(batch.members) == 1:
             work = batch.members[0]
             self._discard([work])
-            self._end_stream(work.stream, work.epoch, StreamError(
-                f'stream {work.stream}: chunk {work.task.chunk} cannot be computed: {error}'))
+            self._end_stream(work.stream, work.epoch, _not_computed(work, error))
             return
         for work in batch.members:
             self._start(Batch((work,)), now_ns)
@@ -316,7 +316,7 @@ class Device:
             try:
                 self._queue.end(work)
                 self._hand_on(work, state, end_ns)
-            except OrderViolation as error:
+            except StreamError as error:
                 self._end_stream(work.stream, work.epoch, error)
         if self._sent:
             self._announce()
@@ -334,7 +334,7 @@ class Device:
             state.kv = None
         if stage == self._output_stage:
             state.finished_ns = end_ns
-            self._send(self._outboxes[ENGINE], state, self._executor.outputs(state))
+            self._send(self._outboxes[ENGINE], state, self._outputs(work, state))
         if stage + 1 == len(self._places):
             return
         state.stage = stage + 1
@@ -346,6 +346,13 @@ class Device:
         else:
             self._send(self._outboxes[receiver], state, {
                 'hidden': state.hidden, 'latent': state.latent, 'condition': state.condition})
+
+    def _outputs(self, work: Work, state: ChunkState) -> Mapping[str, torch.Tensor]:
+        try:
+            return self._executor.outputs(state)
+        except Exception as error:  # a model is somebody else's code
+            raise_if_fatal(error)
+            raise _not_computed(work, error) from error
 
     def _send(self, outbox: _Outbox, state: ChunkState, tensors: Mapping[str, torch.Tensor]
               ) -> None:
@@ -377,3 +384,15 @@ class Device:
             if work.payload.release_input is not None:
                 work.payload.release_input()
                 work.payload.release_input = None
+
+
+def raise_if_fatal(error: Exception) -> None:
+    """Raise an error after which no GPU works in this process: it ends, a fresh one replaces it."""
+    if type(error).__name__ == 'AcceleratorError' or 'CUDA error' in str(error):
+        raise error
+
+
+def _not_computed(work: Work, error: Exception) -> StreamError:
+    """The end of a stream whose model failed."""
+    text = str(error) if isinstance(error, PhysisError) else f'the model failed with {told(error)}'
+    return StreamError(f'stream {work.stream}: chunk {work.task.chunk} cannot be computed: {text}')

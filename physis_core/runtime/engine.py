@@ -129,7 +129,12 @@ class Engine:
         self._control_lock = threading.RLock()
         self._stopping = False
         self._supervised_ns = 0
-        self._pool = HostPool([self._host_setup(index) for index in range(hosts)], self._board)
+        self._pid = os.getpid()
+        try:
+            self._pool = HostPool([self._host_setup(index) for index in range(hosts)], self._board)
+        except BaseException:
+            self._close_blocks()
+            raise
         self._recoveries: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._recovering: set[int] = set()
         self._whole = threading.Event()  # set while no host is being replaced
@@ -169,6 +174,9 @@ class Engine:
             WorkerLost: hosts are lost again and again.
         """
         options = options or StreamOptions()
+        if os.getpid() != self._pid:
+            raise StreamError(f'the engine belongs to process {self._pid}, this is a fork of it; '
+                              'start an engine here')
         check_arrays('prompt', options.prompt, self._description.prompt)
         if plan is not None:
             self._provision.check(plan)
@@ -239,7 +247,9 @@ class Engine:
             return self._wiring.meters
 
     def close(self) -> None:
-        """End all streams and all processes.  Safe to call twice."""
+        """End all streams and all processes.  Safe to call twice; a forked child does nothing."""
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             if self._stopping:
                 return
@@ -254,11 +264,14 @@ class Engine:
                 stream.board.block.close()
             self._streams.clear()
             self._pool.close()
-            self._chunk_log.block.close()
             self._publication.remove()
-            self._wiring.close()
-            for block in (self._board.block, *(log.block for log in self._logs)):
-                block.close()
+            self._close_blocks()
+
+    def _close_blocks(self) -> None:
+        self._wiring.close()
+        for block in (self._board.block, self._chunk_log.block,
+                      *(log.block for log in self._logs)):
+            block.close()
 
     # -- set-up ------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -77,6 +77,9 @@ class ModelExecutor:
         self._await = waiter_for(place)
         self._description = model.description
         self._graph: StageGraph = model.description.graph
+        self._said = f'model `{model.description.name}`:'
+        self._hidden_shape = model.description.hidden.shape
+        self._kv_shape = model.description.kv_chunk.shape
         self._is_read = [bool(self._graph.kv_reader_steps(step))
                          for step in range(self._graph.passes)]
         self._pool = pool
@@ -89,8 +92,9 @@ class ModelExecutor:
     def open(self, stream: int, seed: int, stages: Sequence[tuple[int, int]],
              prompt: Mapping[str, np.ndarray]) -> None:
         """See :class:`Executor`."""
+        context = self._model.context(prompt)  # before anything is set aside: it may fail
         self._pool.open(stream, stages)
-        self._contexts[stream] = self._model.context(prompt)
+        self._contexts[stream] = context
         self._seeds[stream] = seed
 
     def close(self, stream: int) -> None:
@@ -115,6 +119,10 @@ class ModelExecutor:
         history = self._pool.history(block, rows)
         hidden = self._run_block(block, hidden, steps, history,
                                  [self._contexts[work.stream] for work in batch])
+        if hidden.shape != (len(rows), *self._hidden_shape):
+            self._refuse('block() returned', hidden.shape[1:], self._hidden_shape)
+        if history.keys.shape[1:] != self._kv_shape or history.values.shape[1:] != self._kv_shape:
+            self._refuse('history.extend() was given', history.keys.shape[1:], self._kv_shape)
         for state, row, one, keys, values in zip(
                 states, rows, hidden.unbind(), history.keys.unbind(), history.values.unbind(),
                 strict=True):
@@ -131,6 +139,13 @@ class ModelExecutor:
     def outputs(self, state: ChunkState) -> dict[str, torch.Tensor]:
         """See :class:`Executor`."""
         outputs = self._model.decode(state.latent, state.condition)
+        specs = self._description.outputs
+        if outputs.keys() != specs.keys():
+            raise StreamError(f'{self._said} decode() returned {sorted(outputs)}, the description '
+                              f'says {sorted(specs)}')
+        for name, array in outputs.items():
+            if array.shape != specs[name].shape:
+                self._refuse(f'decode() returned `{name}` as', array.shape, specs[name].shape)
         return {name: torch.from_numpy(np.ascontiguousarray(array))
                 for name, array in outputs.items()}
 
@@ -151,6 +166,9 @@ class ModelExecutor:
                 raise StreamError('there is no observation yet; observe() first')
             state.condition = self._model.encode(
                 observation.arrays, lead_s(state.due_ns, observation.capture_ns))
+            if state.condition.shape != self._description.condition.shape:
+                self._refuse('encode() returned', state.condition.shape,
+                             self._description.condition.shape)
             state.observation_ids[step] = observation.identity
             if step == 0:
                 state.started_ns = time.monotonic_ns()
@@ -174,8 +192,15 @@ class ModelExecutor:
         latents = self._model.step_update(
             hidden, self._stack([s.latent for s in states]),
             self._stack([s.condition for s in states]), noises, steps)
+        if latents.shape != (len(rows), *self._description.latent.shape):
+            self._refuse('step_update() returned', latents.shape[1:],
+                         self._description.latent.shape)
         for state, latent in zip(states, latents.unbind(), strict=True):
             state.latent = latent
+
+    def _refuse(self, what: str, given: Sequence[int], declared: Sequence[int]) -> NoReturn:
+        raise StreamError(f'{self._said} {what} {list(given)}, the description says '
+                          f'{list(declared)}')
 
     def _hidden(self, states: list[ChunkState]) -> torch.Tensor:
         """Hidden states of a batch; one that stays together need not be put together again."""

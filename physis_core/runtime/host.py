@@ -22,13 +22,13 @@ from typing import Any
 import safetensors.numpy
 import torch
 
-from physis_core.errors import PhysisError, WorkerLost
+from physis_core.errors import PhysisError, StreamError, WorkerLost, told
 from physis_core.models.registry import build
 from physis_core.planning.plan import BatchRule, Plan
 from physis_core.runtime.bell import Bell, precise_sleeps
 from physis_core.runtime.boards import ControlBoard, Observation, ObservationBoard
 from physis_core.runtime.cuda_graphs import CudaRecorder, GraphedBlocks
-from physis_core.runtime.device import Device
+from physis_core.runtime.device import Device, raise_if_fatal
 from physis_core.runtime.device_memory import resident_bytes, tensor_bytes
 from physis_core.runtime.executor import Executor, ModelExecutor
 from physis_core.runtime.kv_pool import KvPool
@@ -116,7 +116,7 @@ def run_host(setup_json: str, control: Connection, faults: Connection) -> None:
         os.sched_setaffinity(0, {setup.cpu})
     try:
         host = Host(setup, control, faults)
-    except (PhysisError, OSError) as error:
+    except Exception as error:  # a model is somebody else's code
         control.send_bytes(_reply(0, error))
         return
     control.send_bytes(_reply(0, None))
@@ -256,6 +256,9 @@ class Host:
             error = caught
         except OSError as caught:  # a request that the engine has given up waiting for
             error = WorkerLost(f'what the engine wanted shared is gone: {caught}')
+        except Exception as caught:  # a model is somebody else's code
+            raise_if_fatal(caught)
+            error = StreamError(f'the model failed with {told(caught)}')
         self._control.send_bytes(_reply(self._requests, error))
 
     def _on_open(self, attachment: bytes, stream: int, plan: str, seed: int,
@@ -326,5 +329,7 @@ def _end_with_engine() -> None:
 
 def _reply(number: int, error: Exception | None) -> bytes:
     """The answer to a request; number 0 is the start."""
-    trouble = {} if error is None else {'kind': type(error).__name__, 'text': str(error)}
-    return json.dumps({'number': number, **trouble}).encode()
+    if error is None:
+        return json.dumps({'number': number}).encode()
+    text = str(error) if isinstance(error, PhysisError | OSError) else told(error)
+    return json.dumps({'number': number, 'kind': type(error).__name__, 'text': text}).encode()

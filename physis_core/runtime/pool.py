@@ -10,11 +10,14 @@ import contextlib
 import json
 import multiprocessing
 import os
+import signal
 import time
+import weakref
 from collections.abc import Mapping, Sequence
-from multiprocessing.context import ForkServerContext
-from multiprocessing.process import BaseProcess
+from multiprocessing import popen_forkserver, process, spawn
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
+from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from physis_core import errors
@@ -29,6 +32,38 @@ _REPLY_TIMEOUT_S = 10.0
 _SILENT_NS = 800_000_000
 _STARVED_NS = 20 * _SILENT_NS
 _NS_PER_TICK = NS_PER_S // os.sysconf('SC_CLK_TCK')
+_MAIN_MODULE = ('init_main_from_name', 'init_main_from_path')
+
+
+def _preparation_data(name: str) -> dict[str, Any]:
+    """What a new process is told, but for the caller's main module, which no host needs.
+
+    Importing it there would run a script that has no ``if __name__ == '__main__'`` once more.
+    """
+    return {key: value for key, value in spawn.get_preparation_data(name).items()
+            if key not in _MAIN_MODULE}
+
+
+class _Launch(popen_forkserver.Popen):
+    """The launch of the standard library with our preparation data."""
+
+    _launch = FunctionType(vars(popen_forkserver.Popen)['_launch'].__code__, {
+        **vars(popen_forkserver),
+        'spawn': SimpleNamespace(get_preparation_data=_preparation_data)})
+
+
+class _Process(ForkServerProcess):
+    """A process that does not import the caller's main module."""
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:
+        _STARTED.add(process_obj)
+        return _Launch(process_obj)
+
+
+_STARTED: weakref.WeakSet[_Process] = weakref.WeakSet()
+# A fork of the caller ends its children when it ends; ours are not its children.
+os.register_at_fork(after_in_child=lambda: vars(process)['_children'].difference_update(_STARTED))
 
 
 class HostProcess:
@@ -46,11 +81,12 @@ class HostProcess:
         self._suspected: tuple[int, int] | None = None  # since when, and its CPU time then
         board.requests[setup.index] = 0
         board.heartbeat_ns[setup.index] = time.monotonic_ns()
-        self._process: BaseProcess = context.Process(
+        self._process = _Process(
             target=run_host, args=(setup.to_json(), control, faults), daemon=True,
             name=f'physis-host-{setup.index}')
         self._process.start()
         self._pid = self._process.pid or 0
+        self._handle = _handle_of(self._pid)
         control.close()
         faults.close()
 
@@ -151,7 +187,8 @@ class HostProcess:
         starved = vitals.runnable and 2 * (vitals.cpu_ns - cpu_ns) < now_ns - since_ns
         if starved and silent_ns < _STARVED_NS:  # it wants to run and others have the CPUs
             return None
-        return f'has been silent for {silent_ns / NS_PER_S:.2f} s'
+        return (f'has been silent for {silent_ns / NS_PER_S:.2f} s; if its batches may take that '
+                f'long, raise `stall_s` ({self.setup.stall_ns / NS_PER_S:g})')
 
     def end(self, timeout_s: float) -> None:
         """Let it end by itself for a while, then kill it.  Returns when it is gone."""
@@ -160,8 +197,22 @@ class HostProcess:
             self._process.kill()
             self._process.join()
         self._process.close()
+        if self._handle is not None:
+            with contextlib.suppress(ProcessLookupError):  # it only looked ended: its parent has
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+            os.close(self._handle)
+            self._handle = None
         self._control.close()
         self._faults.close()
+
+
+def _handle_of(pid: int) -> int | None:
+    """A descriptor of a process that no later one of the same number answers to; None: it is gone.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
 
 
 class HostPool:

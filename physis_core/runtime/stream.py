@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -14,6 +15,7 @@ from physis_core.errors import InputError, StreamError
 from physis_core.planning.plan import Plan
 from physis_core.runtime.boards import ObservationBoard, check_arrays
 
+_MOST = 2 ** 63
 FIRST_EPOCH = 1
 """Epoch of the first stream in a slot; each reset, and each later stream there, has the next."""
 
@@ -47,8 +49,10 @@ class StreamOptions:
     def __post_init__(self) -> None:
         for name in ('seed', 'period_ns', 'lead_ns'):
             value = getattr(self, name)
-            if value is not None and value < 0:
-                raise InputError(f'{name} is {value}; it is at least 0')
+            if value is not None and not (isinstance(value, int | np.integer)
+                                          and 0 <= value < _MOST):
+                raise InputError(f'{name} is {value!r}; it is a whole number, at least 0 and '
+                                 'below 2**63')
         if self.skip_late and self.lead_ns is None:
             raise InputError('skip_late is set and lead_ns is not: without it no chunk is overdue')
         if self.queue_chunks < 1:
@@ -100,6 +104,7 @@ class Stream:
         self.plan = plan
         self.board = board
         self._change = change
+        self._pid = os.getpid()
         self._observe_lock = threading.Lock()
         self._identity = 0
         self._arrival = threading.Condition()
@@ -135,6 +140,9 @@ class Stream:
             StreamError: the stream has ended.
         """
         self._raise_if_ended()
+        if not (isinstance(capture_ns, int | np.integer) and -_MOST <= capture_ns < _MOST):
+            raise InputError(f'capture_ns is {capture_ns!r}; it is a whole number of nanoseconds '
+                             'of the clock of `time.monotonic_ns()`')
         check_arrays('observation', observation, self.board.specs)
         with self._observe_lock:
             self._identity += 1
@@ -150,6 +158,7 @@ class Stream:
         Raises:
             StreamError: the stream has ended (``WorkerLost``, ``OrderViolation``, closed).
         """
+        self._raise_if_forked()
         with self._arrival:
             self._arrival.wait_for(lambda: self._queue or self._error is not None, timeout_s)
             if self._queue:
@@ -179,8 +188,9 @@ class Stream:
         self._change(self, 'pause' if paused else 'resume')
 
     def close(self) -> None:
-        """End the stream and give its place back."""
-        self._change(self, 'close')
+        """End the stream and give its place back; in a forked child it does nothing."""
+        if os.getpid() == self._pid:
+            self._change(self, 'close')
 
     @property
     def ended(self) -> StreamError | None:
@@ -188,8 +198,14 @@ class Stream:
         return self._error
 
     def _raise_if_ended(self) -> None:
+        self._raise_if_forked()
         if self._error is not None:
             raise self._error
+
+    def _raise_if_forked(self) -> None:
+        if os.getpid() != self._pid:
+            raise StreamError(f'the stream belongs to process {self._pid}, this is a fork of it; '
+                              'start an engine here')
 
     # -- the engine's side -------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import array
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from itertools import islice
@@ -40,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
     """Convert and say what was written."""
     if not args.hz > 0:
         raise InputError(f'--hz is {args.hz:g}; it must be positive')
-    if args.episodes is not None and args.episodes < 1:
-        raise InputError(f'--episodes is {args.episodes}; it must be positive')
+    if args.episodes is not None and not 1 <= args.episodes <= sys.maxsize:
+        raise InputError(f'--episodes is {args.episodes}; it goes from 1 to {sys.maxsize}')
     found = list(islice(episodes(args.file, args.state), args.episodes))
     if not found:
         raise InputError(f'{args.file} has no episodes')

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import physis_core
 from physis_core.cli import commands
 from physis_core.cli.main import main
+from physis_core.cli.report import write_text
 from physis_core.errors import InputError, Refused
 
 
@@ -113,3 +115,13 @@ def test_errors_are_one_sentence(plugin, capsys, error, code):
 def test_bench_finds_modules_by_file_name(monkeypatch, capsys):
     assert main(['bench', 'nothing']) == 2
     assert 'bench `nothing` is not known' in complaint(capsys)
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / 'a plan.json'
+    path.write_text('old')
+    monkeypatch.setattr(Path, 'replace', lambda *_: (_ for _ in ()).throw(OSError(28, 'full')))
+    with pytest.raises(InputError, match=r'cannot be written \(full\); choose another'):
+        write_text(path, 'new')
+    assert path.read_text() == 'old'
+    assert list(tmp_path.iterdir()) == [path]

@@ -127,7 +127,9 @@ def test_wrong_files_are_refused_with_what_is_wrong(state: dict[str, Tensor], tm
 
     (tmp_path / 'empty').mkdir()
     (tmp_path / 'notes.txt').write_text('not weights')
-    for path, message in (('nowhere', 'do not exist'), ('empty', r'holds no \.safetensors'),
+    (tmp_path / 'damaged.safetensors').write_bytes(bytes(range(256)))
+    for path, message in (('nowhere', 'do not exist'), ('damaged.safetensors', 'cannot be read'),
+                          ('empty', r'holds no \.safetensors'),
                           ('notes.txt', r'end in `\.txt`')):
         with pytest.raises(InputError, match=message):
             output({'weights': str(tmp_path / path)})

@@ -11,7 +11,7 @@ from physis_core.planning.cost import analytic_profile
 from physis_core.planning.devices import load_device
 from physis_core.planning.replay import replay
 from physis_core.planning.strategies import STRATEGIES
-from physis_core.planning.traces import GENERATORS, Session, read_trace, write_trace
+from physis_core.planning.traces import GENERATORS, Session, read_trace, trace_text
 
 
 @pytest.mark.parametrize('name', sorted(GENERATORS))
@@ -37,7 +37,7 @@ def test_generators_are_reproducible():
 
 def test_survives_disk(tmp_path):
     sessions = GENERATORS['fleet'](4, 0)
-    write_trace(sessions, tmp_path / 'trace.json')
+    (tmp_path / 'trace.json').write_text(trace_text(sessions))
     assert read_trace(tmp_path / 'trace.json') == sessions
 
 

@@ -113,6 +113,18 @@ def test_all_workers_at_once(engine: Engine) -> None:
     fresh.stream.close()
 
 
+def test_hosts_whose_parent_is_killed_are_replaced_and_end(engine: Engine) -> None:
+    """The fork server of the standard library starts all hosts, and tells when they end."""
+    stream = engine.open_stream()
+    before = list(engine.worker_pids)
+    psutil.Process(psutil.Process(before[0]).ppid()).kill()
+    assert isinstance(end_of(lambda: stream.next_chunk(TIMEOUT_S)), WorkerLost)
+    fresh = Recorded(engine.open_stream(), DESCRIPTION)
+    assert largest_error(SPEC, fresh, fresh.run(5)) == 0.0
+    fresh.stream.close()
+    assert gone(before)
+
+
 def test_engines_leave_no_descriptor_no_mapping_and_no_process() -> None:
     me = psutil.Process()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from physis_core.errors import InputError
@@ -154,13 +154,18 @@ def load_network(weights: Path, blocks: Collection[int] | None = None) -> Networ
         raise InputError(f'weights {weights} do not exist; give the path of a .safetensors file, '
                          'or make one with `physis train so101`')
     model = Network(blocks)
-    with safe_open(weights, framework='pt') as stored:
-        missing = model.state_dict().keys() - set(stored.keys())
-        if missing:
-            raise InputError(f'weights {weights} lack {sorted(missing)[0]} (and {len(missing) - 1} '
-                             'more tensors); retrain with `physis train so101`')
-        model.load_state_dict(
-            {name: stored.get_tensor(name).float() for name in model.state_dict()})
+    try:
+        with safe_open(weights, framework='pt') as stored:
+            missing = model.state_dict().keys() - set(stored.keys())
+            if missing:
+                raise InputError(f'weights {weights} lack {sorted(missing)[0]} (and '
+                                 f'{len(missing) - 1} more tensors); retrain with '
+                                 '`physis train so101`')
+            model.load_state_dict(
+                {name: stored.get_tensor(name).float() for name in model.state_dict()})
+    except (SafetensorError, RuntimeError, OSError) as error:  # damaged, or of another network
+        raise InputError(f'weights {weights} cannot be read ({" ".join(str(error).split())}); make '
+                         'them again with `physis train so101`') from error
     return model.eval().requires_grad_(False)
 
 
