@@ -500,9 +500,10 @@ def test_without_cameras_replanning_is_zero_within_two_seconds(bench: Bench) -> 
         return bool(reports) and reports[-1].replan_hz > 0
 
     bench.graph.wait_for(run, 'replanning')
-    stopped = time.monotonic_ns()
+    before = len(reports)
     bench.graph.wait_for(lambda: reports[-1].replan_hz == 0.0, 'no replanning')
-    assert (time.monotonic_ns() - stopped) / 1e9 < 2.0
+    rates = [report.replan_hz for report in reports[before:]]
+    assert rates.index(0.0) < 2  # reports come once a second
     assert reports[-1].sensor_hz[0] == 0.0
 
 
