@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import queue
 import threading
@@ -46,6 +47,10 @@ _SUPERVISE_NS = 50_000_000
 _IDLE_NS = 50_000_000
 _RECOVERY_TIMEOUT_S = 60.0
 _OPEN_TRIES = 3
+_LONGEST_STALL_S = 86_400.0
+_MOST = 10 ** 6
+_RETRY_S = 0.5
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,14 @@ class EngineOptions:
         if self.compute not in ('cpu', 'cuda'):
             raise InputError(f'compute is `{self.compute}`; choose cpu or cuda')
         policy(self.policy)
-        if not self.stall_s > 0:
-            raise InputError(f'stall_s is {self.stall_s}; it must be positive')
+        if not (isinstance(self.stall_s, int | float) and 0 < self.stall_s <= _LONGEST_STALL_S):
+            raise InputError(f'stall_s is {self.stall_s!r}; it is above 0 and at most '
+                             f'{_LONGEST_STALL_S:g}')
+        for name, least in (('spin', 0), ('virtual_hosts', 1)):
+            value = getattr(self, name)
+            if not (isinstance(value, int) and least <= value <= _MOST):
+                raise InputError(f'{name} is {value!r}; it is a whole number from {least} to '
+                                 f'{_MOST}')
 
 
 class Engine:
@@ -137,6 +148,7 @@ class Engine:
             raise
         self._recoveries: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._recovering: set[int] = set()
+        self._cannot_start: dict[int, str] = {}  # by host, why; under _control_lock
         self._whole = threading.Event()  # set while no host is being replaced
         self._whole.set()
         self._thread = threading.Thread(target=self._loop, name='physis-engine', daemon=True)
@@ -196,6 +208,8 @@ class Engine:
     def _open_stream(self, options: StreamOptions, plan: Plan | None) -> Stream:
         with self._control_lock:
             self._raise_if_closed()
+            for reason in list(self._cannot_start.values()):
+                raise WorkerLost(reason)
             slot = self._free_slot()
             plan = plan or self._plans[slot]
             board = ObservationBoard.create(self._description.observation)
@@ -584,11 +598,23 @@ class Engine:
                 if other not in self._recovering:
                     with contextlib.suppress(WorkerLost):  # the next supervision replaces it
                         host.request('disconnect', devices=devices)
-            with contextlib.suppress(WorkerLost):  # ended again: seen at the next supervision
-                self._pool.replace(index)
+            self._start_again(index)
             self._recovering.discard(index)
             if not self._recovering:
                 self._whole.set()
+
+    def _start_again(self, index: int) -> None:
+        """Start a fresh host; where that fails, the next supervision sees it and tries again."""
+        try:
+            self._pool.replace(index)
+        except WorkerLost:
+            pass
+        except Exception as error:  # it cannot be helped here, and may be in a moment
+            self._cannot_start[index] = f'host process {index} cannot be started again: {error}'
+            _LOG.warning('%s; trying again', self._cannot_start[index])
+            time.sleep(_RETRY_S)
+        else:
+            self._cannot_start.pop(index, None)
 
     def _devices_of(self, host: int) -> list[int]:
         return [device for device, where in enumerate(self._host_of) if where == host]

@@ -77,6 +77,7 @@ class HostProcess:
         self._beats = False  # not before it is ready: a slow start is not silence
         self._control, control = context.Pipe()
         self._faults, faults = context.Pipe(duplex=False)
+        self._ended = False  # by us
         self._asked = 0
         self._suspected: tuple[int, int] | None = None  # since when, and its CPU time then
         board.requests[setup.index] = 0
@@ -167,10 +168,13 @@ class HostProcess:
 
     def trouble(self, now_ns: int) -> str | None:
         """Why this host cannot be relied on; None: it can."""
+        if self._ended:
+            return 'did not start'
         if not self._process.is_alive():
             return f'ended with exit code {self._process.exitcode}'
         if not self._beats:
-            return None
+            vitals = _Vitals.of(self.pid)
+            return 'is stopped by a signal' if vitals is not None and vitals.stopped else None
         silent_ns = now_ns - int(self._board.heartbeat_ns[self.setup.index])
         if silent_ns < _SILENT_NS // 4:
             self._suspected = None
@@ -192,6 +196,9 @@ class HostProcess:
 
     def end(self, timeout_s: float) -> None:
         """Let it end by itself for a while, then kill it.  Returns when it is gone."""
+        if self._ended:
+            return
+        self._ended = True
         self._process.join(timeout_s)
         if self._process.is_alive():
             self._process.kill()
@@ -263,11 +270,20 @@ class HostPool:
             raise failed
 
     def replace(self, index: int) -> None:
-        """Kill a host and start a fresh one in its place; returns when it is ready."""
+        """Kill a host and start a fresh one in its place; returns when it is ready.
+
+        Raises:
+            PhysisError: what went wrong there; nothing runs in its place.
+            WorkerLost: it ended or took too long; nothing runs in its place.
+        """
         host = self.hosts[index]
         host.end(0.0)
-        self.hosts[index] = self._start(host.setup)
-        self.hosts[index].await_start()
+        fresh = self.hosts[index] = self._start(host.setup)
+        try:
+            fresh.await_start()
+        except BaseException:
+            fresh.end(0.0)
+            raise
 
     def close(self, timeout_s: float = 1.0) -> None:
         """End all hosts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ def build(options: Mapping[str, Any], blocks: Collection[int] | None = None) -> 
     """The model."""
     if options.get('fault') == 'build':
         raise RuntimeError('no such file')
+    if 'weights' in options:
+        Path(options['weights']).read_bytes()
     return FaultyModel(options)
 
 

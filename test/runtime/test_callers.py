@@ -18,7 +18,7 @@ from replay import Recorded, draw, largest_error, tiny
 from physis_core.errors import InputError, StreamError
 from physis_core.models.registry import ModelSpec, describe
 from physis_core.planning.modes import full_split
-from physis_core.runtime.engine import Engine, StreamOptions
+from physis_core.runtime.engine import Engine, EngineOptions, StreamOptions
 
 SPEC = tiny()
 DESCRIPTION = describe(SPEC)
@@ -99,6 +99,14 @@ def test_a_capture_time_that_is_none_is_refused_and_the_next_observation_counts(
 def test_options_of_a_stream_are_whole_numbers(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=f'{name} is '):
         StreamOptions(**{name: value})
+
+
+@pytest.mark.parametrize('options', [
+    {'stall_s': math.nan}, {'stall_s': math.inf}, {'stall_s': 'x'}, {'spin': -1}, {'spin': 'x'},
+    {'spin': 2 ** 40}, {'virtual_hosts': 0}, {'virtual_hosts': 'x'}])
+def test_options_of_an_engine_are_in_bounds(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=f'{next(iter(options))} is '):
+        EngineOptions(**options)
 
 
 def test_an_engine_that_does_not_start_leaves_no_descriptor() -> None:

@@ -113,6 +113,20 @@ def test_all_workers_at_once(engine: Engine) -> None:
     fresh.stream.close()
 
 
+def test_a_worker_that_is_stopped_while_it_starts_holds_nobody_up(engine: Engine) -> None:
+    stream = engine.open_stream()
+    os.kill(engine.worker_pids[0], signal.SIGKILL)
+    assert isinstance(end_of(lambda: stream.next_chunk(TIMEOUT_S)), WorkerLost)
+    gone_pid = engine.worker_pids[0]
+    while (pid := engine.worker_pids[0]) == gone_pid:
+        time.sleep(0.0001)
+    os.kill(pid, signal.SIGSTOP)
+    fresh = Recorded(engine.open_stream(), DESCRIPTION)
+    assert largest_error(SPEC, fresh, fresh.run(5)) == 0.0
+    fresh.stream.close()
+    assert gone([pid])
+
+
 def test_hosts_whose_parent_is_killed_are_replaced_and_end(engine: Engine) -> None:
     """The fork server of the standard library starts all hosts, and tells when they end."""
     stream = engine.open_stream()

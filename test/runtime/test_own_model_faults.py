@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -71,6 +73,32 @@ def test_a_model_that_cannot_be_built_is_one_sentence() -> None:
         Engine(spec, full_split(describe(spec).graph, 2))
     with pytest.raises(InputError, match=r'describe failed with KeyError'):
         describe(ModelSpec('faulty_model', {'fault': 'describe'}))
+
+
+def test_a_model_that_cannot_be_built_again_is_said_and_comes_back(tmp_path: Path) -> None:
+    """A worker is lost while the weights are away; streams open again when they are back."""
+    weights = tmp_path / 'weights'
+    weights.touch()
+    spec = ModelSpec('faulty_model', {'weights': str(weights)})
+    with Engine(spec, full_split(describe(spec).graph, 2)) as engine:
+        stream = opened(engine, False)
+        weights.unlink()
+        os.kill(engine.worker_pids[1], signal.SIGKILL)
+        with pytest.raises(WorkerLost):
+            while stream.next_chunk(TIMEOUT_S) is not None:
+                pass
+        with pytest.raises(WorkerLost, match='cannot be started again: model `faulty_model`: '
+                                             'build failed with FileNotFoundError'):
+            opened(engine, False)
+        weights.touch()
+        until_s = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                fresh = opened(engine, False)
+                break
+            except WorkerLost:
+                assert time.monotonic() < until_s
+        assert fresh.next_chunk(TIMEOUT_S) is not None
 
 
 def test_a_module_that_breaks_when_it_is_imported_is_one_sentence(
