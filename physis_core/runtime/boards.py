@@ -59,6 +59,8 @@ def check_arrays(what: str, arrays: Mapping[str, np.ndarray], specs: Mapping[str
     Raises:
         InputError: with ``what`` they are, the name, what came and what was expected.
     """
+    if not isinstance(arrays, Mapping):
+        raise InputError(f'{what} is {type(arrays).__name__}; give arrays by name')
     for name, spec in specs.items():
         if name not in arrays:
             raise InputError(f'{what} lacks `{name}`; it needs {", ".join(sorted(specs))}')

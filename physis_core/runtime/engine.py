@@ -49,6 +49,7 @@ _RECOVERY_TIMEOUT_S = 60.0
 _OPEN_TRIES = 3
 _LONGEST_STALL_S = 86_400.0
 _MOST = 10 ** 6
+_MOST_SLOTS = 10_000
 _RETRY_S = 0.5
 _LOG = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class Engine:
         if isinstance(plans, Provision):
             self._provision = plans
         else:
-            self._plans = [plans] * streams if isinstance(plans, Plan) else list(plans)
+            self._plans = _plans_of(plans, streams)
             self._provision = Provision.for_plans(self._description.graph, self._plans)
         self._options = options or EngineOptions()
         self._devices = len(self._provision.devices)
@@ -631,6 +632,19 @@ def _finished(state: ChunkState, tensors: Mapping[str, torch.Tensor]) -> Finishe
         capture_ns=state.capture_ns, received_ns=state.received_ns, release_ns=state.release_ns,
         started_ns=state.started_ns, finished_ns=state.finished_ns, due_ns=state.due_ns,
         observation_ids=tuple(state.observation_ids))
+
+
+def _plans_of(plans: Plan | Sequence[Plan], streams: int) -> list[Plan]:
+    """The plan of every stream slot."""
+    if isinstance(plans, Plan):
+        if not (isinstance(streams, int) and 1 <= streams <= _MOST_SLOTS):
+            raise InputError(f'{streams!r} stream slots; an engine has from 1 to {_MOST_SLOTS}')
+        return [plans] * streams
+    given = list(plans) if isinstance(plans, Sequence) else [plans]
+    strange = [plan for plan in given if not isinstance(plan, Plan)]
+    if strange:
+        raise InputError(f'{strange[0]!r} is no plan; `physis_core.planning.modes` makes them')
+    return given
 
 
 def _ranges(numbers: Sequence[int]) -> str:

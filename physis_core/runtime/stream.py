@@ -16,6 +16,8 @@ from physis_core.planning.plan import Plan
 from physis_core.runtime.boards import ObservationBoard, check_arrays
 
 _MOST = 2 ** 63
+_BOUNDS = (('seed', 0, _MOST - 1), ('period_ns', 0, 10 ** 18), ('lead_ns', 0, 10 ** 18),
+           ('queue_chunks', 1, 10 ** 6), ('priority', -2 ** 31, 2 ** 31 - 1))
 FIRST_EPOCH = 1
 """Epoch of the first stream in a slot; each reset, and each later stream there, has the next."""
 
@@ -47,16 +49,15 @@ class StreamOptions:
     skip_late: bool = False
 
     def __post_init__(self) -> None:
-        for name in ('seed', 'period_ns', 'lead_ns'):
+        for name, least, most in _BOUNDS:
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | np.integer)
-                                          and 0 <= value < _MOST):
-                raise InputError(f'{name} is {value!r}; it is a whole number, at least 0 and '
-                                 'below 2**63')
+            if value is None and name in ('period_ns', 'lead_ns'):
+                continue
+            if not (isinstance(value, int | np.integer) and least <= value <= most):
+                raise InputError(f'{name} is {value!r}; it is a whole number from {least} to '
+                                 f'{most}')
         if self.skip_late and self.lead_ns is None:
             raise InputError('skip_late is set and lead_ns is not: without it no chunk is overdue')
-        if self.queue_chunks < 1:
-            raise InputError(f'queue_chunks is {self.queue_chunks}; it is at least 1')
 
 
 @dataclass(frozen=True)

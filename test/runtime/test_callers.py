@@ -86,6 +86,8 @@ def test_a_capture_time_that_is_none_is_refused_and_the_next_observation_counts(
     with Engine(SPEC, full_split(DESCRIPTION.graph, 1)) as engine:
         recorded = Recorded(engine.open_stream(), DESCRIPTION)
         arrays = draw(DESCRIPTION, np.random.default_rng(0))
+        with pytest.raises(InputError, match='observation is NoneType; give arrays by name'):
+            recorded.stream.observe(None, 1)  # type: ignore[arg-type]
         values: list[Any] = [math.nan, 1e18, 2 ** 63, None, 'now']
         for value in values:
             with pytest.raises(InputError, match='capture_ns is'):
@@ -94,8 +96,8 @@ def test_a_capture_time_that_is_none_is_refused_and_the_next_observation_counts(
         assert recorded.stream.next_chunk(30.0) is not None
 
 
-@pytest.mark.parametrize('name', ['seed', 'period_ns', 'lead_ns'])
-@pytest.mark.parametrize('value', [-1, math.nan, math.inf, 0.5, 2 ** 63, '1'])
+@pytest.mark.parametrize('name', ['seed', 'period_ns', 'lead_ns', 'queue_chunks', 'priority'])
+@pytest.mark.parametrize('value', [-2 ** 40, math.nan, math.inf, 0.5, 2 ** 63, '1'])
 def test_options_of_a_stream_are_whole_numbers(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=f'{name} is '):
         StreamOptions(**{name: value})
@@ -107,6 +109,18 @@ def test_options_of_a_stream_are_whole_numbers(name: str, value: Any) -> None:
 def test_options_of_an_engine_are_in_bounds(options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=f'{next(iter(options))} is '):
         EngineOptions(**options)
+
+
+@pytest.mark.parametrize(('plans', 'streams', 'says'), [
+    (full_split(DESCRIPTION.graph, 1), 0, '0 stream slots; an engine has from 1 to'),
+    (full_split(DESCRIPTION.graph, 1), 10 ** 9, '1000000000 stream slots; an engine has from'),
+    (full_split(DESCRIPTION.graph, 1), 1.5, '1.5 stream slots'),
+    (None, 1, 'None is no plan'), ('plan.json', 1, "'p' is no plan"), ([None], 1, 'None is no'),
+    ([], 1, 'at least one stream slot')])
+def test_plans_and_slots_are_checked_before_anything_starts(
+        plans: Any, streams: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        Engine(SPEC, plans, streams)
 
 
 def test_an_engine_that_does_not_start_leaves_no_descriptor() -> None:
