@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -65,8 +65,12 @@ def check_keys(data: Mapping[str, Any], allowed: Mapping[str, Any], where: str) 
 
 
 def _checked(value: Any, kind: Any, where: str) -> Any:
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple):
+            raise InputError(f'{where} is {value!r}; it must be a list')
+        return tuple(_checked(one, get_args(kind)[0], where) for one in value)
     plain = [one for one in get_args(kind) or (kind,) if one in _PLAIN]
-    if value is None or not plain:
+    if not plain or (value is None and type(None) in get_args(kind)):
         return value
     kind = plain[0]
     fits = isinstance(value, (int, float) if kind is float else kind)

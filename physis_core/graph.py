@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from physis_core.errors import InputError
 
+_MOST = 10_000
+
 
 class KVMode(str, Enum):
     """Which history a task reads."""
@@ -60,11 +62,17 @@ class StageGraph:
             value = getattr(self, name)
             if value < low:
                 raise InputError(f'{name} is {value}, the least is {low}; give a larger {name}')
+            if not (isinstance(value, int) and value <= _MOST):
+                raise InputError(f'{name} is {value}; it is a whole number of at most {_MOST}')
         if self.sink_chunks and not self.window_chunks:
             raise InputError(
                 f'sink_chunks is {self.sink_chunks} with window_chunks 0: sinks need a window; '
                 'set window_chunks >= 1 or sink_chunks = 0')
-        object.__setattr__(self, 'kv_mode', KVMode(self.kv_mode))
+        try:
+            object.__setattr__(self, 'kv_mode', KVMode(self.kv_mode))
+        except ValueError as error:
+            raise InputError(f'kv_mode is {self.kv_mode!r}; choose one of '
+                             f'{", ".join(mode.value for mode in KVMode)}') from error
 
     # -- stages --------------------------------------------------------------------------------
 

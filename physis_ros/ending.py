@@ -10,6 +10,25 @@ from types import FrameType
 from typing import NoReturn
 
 
+def endings() -> list[signal.Signals]:
+    """The signals that tell a process to end.
+
+    SIGHUP is that of a terminal that was closed, or of a lost connection to it; `nohup` has it
+    ignored, and so it stays.
+    """
+    return [number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def ignore_endings() -> None:
+    """The process is all but gone: let what it holds in the system be given back undisturbed.
+
+    Python takes its own handlers away before it has ended, and would die of a second signal.
+    """
+    for number in endings():
+        signal.signal(number, signal.SIG_IGN)
+
+
 def interrupt_once(*numbers: signal.Signals) -> None:
     """Raise KeyboardInterrupt at the first of these signals, and ignore Ctrl-C from then on.
 

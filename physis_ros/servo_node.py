@@ -29,6 +29,7 @@ from physis_core.delivery.servo import ServoPlayer
 from physis_core.delivery.servo_loop import ServoLoop
 from physis_core.errors import PhysisError
 from physis_ros.beat import SteadyBeat
+from physis_ros.ending import endings, ignore_endings
 from physis_ros.parameters import Setting, Settings
 from physis_ros.real_time import RealTime, become_real_time
 from physis_ros.ring_name import ring_name
@@ -239,7 +240,7 @@ def main() -> int:
     # Own handlers: those of rclpy would end the context before the joints are at rest.
     try:
         start_ros()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in endings():
             signal.signal(number, lambda *_: ending.set())
         node = ServoNode()
         check_parameter_files(node)
@@ -254,6 +255,7 @@ def main() -> int:
         except PhysisError as error:
             node.give_up(str(error))
             return 1
+    ignore_endings()
     return 0
 
 

@@ -8,7 +8,6 @@ publishes chunks.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -54,7 +53,7 @@ from physis_ros.chunk_messages import (
 )
 from physis_ros.device_status import DeviceWatch
 from physis_ros.diagnostics import Thresholds, statuses
-from physis_ros.ending import Ending
+from physis_ros.ending import Ending, endings, ignore_endings
 from physis_ros.ingest.observation import Observation
 from physis_ros.ingest.subscriptions import Ingest
 from physis_ros.msg import ActionChunk, StreamReport
@@ -581,7 +580,7 @@ def main() -> int:
     # Own handlers: those of rclpy would end the context before the way to rest is sent.
     try:
         start_ros()
-        ending = Ending(signal.SIGINT, signal.SIGTERM)
+        ending = Ending(*endings())
         node = WamNode(partial(_start_until_told, ending))
         check_parameter_files(node)
     except InputError as error:
@@ -604,6 +603,7 @@ def main() -> int:
         executor.shutdown()
         node.destroy_node()
         rclpy.try_shutdown()
+        ignore_endings()
     return int(failed and not ending.told.is_set())
 
 

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from physis_core.errors import InputError, PlanError
+from physis_core.fields import from_mapping
 from physis_core.graph import StageGraph
 
 SCHEMA_VERSION = 1
+_MOST = {'slots_per_edge': 10_000, 'max_in_flight': 10 ** 6, 'period_us': 10 ** 12,
+         'max_batch': 10_000, 'devices': 10_000}
 LINK_KINDS = ('shm', 'gloo', 'gloo_pieces', 'nccl')
 
 
@@ -99,10 +102,15 @@ class Plan:
     def __post_init__(self) -> None:
         object.__setattr__(self, '_device_of', self._validated_placement())
         for name, low in (('slots_per_edge', 1), ('max_in_flight', 1), ('period_us', 0)):
-            if getattr(self, name) < low:
-                raise PlanError(f'{name} is {getattr(self, name)}; the least is {low}')
-        if self.batch.max_batch < 1 or self.batch.wait_us < 0:
-            raise PlanError(f'batch rule {self.batch}: max_batch is at least 1, wait_us at least 0')
+            value = getattr(self, name)
+            if value < low:
+                raise PlanError(f'{name} is {value}; the least is {low}')
+            if not value <= _MOST[name]:
+                raise PlanError(f'{name} is {value}; the most is {_MOST[name]}')
+        if not (1 <= self.batch.max_batch <= _MOST['max_batch']
+                and 0 <= self.batch.wait_us <= _MOST['period_us']):
+            raise PlanError(f'batch rule {self.batch}: max_batch goes from 1 to '
+                            f'{_MOST["max_batch"]}, wait_us is at least 0')
         if self.link not in LINK_KINDS:
             raise PlanError(f'link `{self.link}` is not known; choose one of {LINK_KINDS}')
         for device, stages in enumerate(self.order):
@@ -114,9 +122,9 @@ class Plan:
     def _validated_placement(self) -> tuple[int, ...]:
         device_of: dict[int, int] = {}
         for rank in self.ranks:
-            if rank.device < 0:
+            if not 0 <= rank.device < _MOST['devices']:
                 raise PlanError(f'stages {rank.stages} are on device {rank.device}; '
-                                'devices are numbered from 0')
+                                f'devices are numbered from 0 to {_MOST["devices"] - 1}')
             for stage in rank.stages:
                 if not 0 <= stage < self.graph.stages:
                     raise PlanError(f'stage {stage} on device {rank.device} does not exist; '
@@ -187,7 +195,11 @@ class Plan:
                 raise PlanError(f'plan has schema version {schema}, this is version '
                                 f'{SCHEMA_VERSION}; make the plan again with `physis plan`')
             return cls._from_mapping(data)
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        except PlanError:
+            raise
+        except InputError as error:
+            raise PlanError(str(error)) from error
+        except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError) as error:
             raise PlanError(f'this is not a plan ({type(error).__name__}: {error}); '
                             'make one with `physis plan`') from error
 
@@ -208,16 +220,15 @@ class Plan:
     @classmethod
     def _from_mapping(cls, data: Mapping[str, Any]) -> Plan:
         fields = dict(data)
-        fields['graph'] = StageGraph(**fields['graph'])
-        fields['ranks'] = tuple(VirtualRank(rank['device'], tuple(rank['stages']))
+        fields['graph'] = from_mapping(StageGraph, fields['graph'], 'plan: `graph`')
+        fields['ranks'] = tuple(from_mapping(VirtualRank, rank, 'plan: `ranks`')
                                 for rank in fields['ranks'])
-        fields['batch'] = BatchRule(**fields['batch'])
+        fields['batch'] = from_mapping(BatchRule, fields['batch'], 'plan: `batch`')
         fields['order'] = tuple(tuple(stages) for stages in fields['order'])
         if fields['prediction'] is not None:
-            prediction = dict(fields['prediction'])
-            prediction['device_bytes'] = tuple(prediction['device_bytes'])
-            fields['prediction'] = Prediction(**prediction)
-        return cls(**fields)
+            fields['prediction'] = from_mapping(Prediction, fields['prediction'],
+                                                'plan: `prediction`')
+        return from_mapping(cls, fields, 'plan')
 
 
 def ranks_from_devices(device_of: list[int]) -> tuple[VirtualRank, ...]:

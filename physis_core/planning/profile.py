@@ -17,6 +17,7 @@ from physis_core.fields import check_keys, from_mapping
 from physis_core.graph import StageGraph
 
 SCHEMA_VERSION = 1
+_LONGEST_US = 10 ** 12
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ class BatchTimes:
                 f'times for {len(self.mean_us)}, {len(self.p50_us)} and {len(self.p99_us)} batch '
                 'sizes (mean, p50, p99); give each for 1 to Bmax')
         for times in (self.mean_us, self.p50_us, self.p99_us):
+            if not max(times) <= _LONGEST_US:
+                raise InputError(f'times {list(times)} us: the longest is {_LONGEST_US}; measure '
+                                 'again')
             if min(times) < 1 or list(times) != sorted(times):
                 raise InputError(f'times {list(times)} us: they start at 1 or more and never fall '
                                  'as the batch grows; measure again on a quiet device')
@@ -160,7 +164,7 @@ class Profile:
         """
         try:
             data = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise InputError(f'this profile is not JSON ({error}); make it again with '
                              '`physis profile`') from error
         schema = data.pop('schema', None) if isinstance(data, dict) else None
@@ -216,7 +220,7 @@ def _group(data: object) -> BlockGroup:
     try:
         fields['times'] = BatchTimes(**{name: tuple(map(int, values))
                                         for name, values in fields['times'].items()})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError('profile: `times` of a group must be lists `mean_us`, `p50_us`, `p99_us` '
                          f'({error}); make it again with `physis profile`') from error
     return from_mapping(BlockGroup, fields, 'profile: group')

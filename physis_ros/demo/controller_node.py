@@ -11,7 +11,6 @@ It takes `~/joint_trajectory` (trajectory_msgs/JointTrajectory), or by option `~
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -44,7 +43,7 @@ from physis_ros.demo.topics import (
     TRAJECTORY_REJECTED,
     TRAJECTORY_STARTED,
 )
-from physis_ros.ending import interrupt_once
+from physis_ros.ending import endings, interrupt_once
 from physis_ros.parameters import refuse_unknown
 from physis_ros.starting import check_parameter_files, start_ros
 
@@ -238,7 +237,7 @@ def _trajectory(message: JointTrajectory) -> Trajectory:
 
 def main() -> int:
     """Run the controller until it is told to stop."""
-    interrupt_once(signal.SIGINT, signal.SIGTERM)
+    interrupt_once(*endings())
     # The context outlives the loop.
     try:
         start_ros()

@@ -12,11 +12,13 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from physis_core.errors import InputError
 from physis_core.models.registry import ModelSpec, describe
 from physis_core.planning.modes import MODES
 from physis_ros.demo.session import DemoSettings, run_demo
+from physis_ros.ending import endings
 
 OUTPUTS = ('joint_trajectory', 'forward_command')
 
@@ -57,8 +59,22 @@ def run(args: argparse.Namespace) -> int:
     """Run the demo; the exit code is 0 when it ran to its end."""
     settings = _settings(args)
     _say_what_stays_idle(settings)
-    signal.signal(signal.SIGTERM, _leave)
-    return run_demo(settings)
+    told: list[int] = []
+
+    def leave(number: int, _: FrameType | None) -> NoReturn:
+        """SIGTERM or SIGHUP ends the demo as Ctrl-C does: through the `with` blocks."""
+        told.append(number)
+        raise SystemExit(128 + number)
+
+    for number in endings():
+        if number is not signal.SIGINT:
+            signal.signal(number, leave)
+    try:
+        return run_demo(settings)
+    except Exception:  # rclpy may turn what a handler raises into an error of its own
+        if told:
+            return 128 + told[0]
+        raise
 
 
 def _settings(args: argparse.Namespace) -> DemoSettings:
@@ -87,9 +103,3 @@ def _say_what_stays_idle(settings: DemoSettings) -> None:
     if used < settings.devices:
         print(f'--devices {settings.devices}: plan `{settings.plan}` of the {graph.stages} stages '
               f'has work for {used}, so {settings.devices - used} stay idle', file=sys.stderr)
-
-
-def _leave(number: int, _: FrameType | None) -> None:
-    """SIGTERM ends the demo as Ctrl-C does: through the `with` blocks that clean up."""
-    raise SystemExit(128 + number)
-

@@ -7,7 +7,6 @@ own. Simulated time follows the steady clock; stamps are the ROS time of capture
 from __future__ import annotations
 
 import array
-import signal
 import sys
 import time
 from typing import Any
@@ -28,7 +27,7 @@ from physis_ros.demo.cameras import Cameras, Snapshot
 from physis_ros.demo.pace import Beat, Pace
 from physis_ros.demo.scene import CAMERAS, IMAGE_SIZE, JOINT_NAMES, Scene
 from physis_ros.demo.topics import TASK_STATUS
-from physis_ros.ending import interrupt_once
+from physis_ros.ending import endings, interrupt_once
 from physis_ros.parameters import refuse_unknown
 from physis_ros.starting import check_parameter_files, start_ros
 
@@ -175,7 +174,7 @@ def _values(**values: object) -> list[KeyValue]:
 
 def main() -> int:
     """Run the robot until it is told to stop."""
-    interrupt_once(signal.SIGINT, signal.SIGTERM)
+    interrupt_once(*endings())
     # The context outlives the loop.
     robot = None
     try:

@@ -19,8 +19,8 @@ from physis_ros.ending import Ending
 # Says what it does, and takes its time to end: until a line is written to it.
 PROCESS = """
 import signal, time
-from physis_ros.ending import interrupt_once
-interrupt_once(signal.SIGINT, signal.SIGTERM)
+from physis_ros.ending import endings, interrupt_once
+interrupt_once(*endings())
 try:
     print('running', flush=True)
     time.sleep(60)
@@ -31,7 +31,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize('first', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize('first', [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_second_interrupt_does_not_break_into_the_ending(first: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, '-c', PROCESS], stdin=subprocess.PIPE,
                           stdout=subprocess.PIPE, text=True) as process:
@@ -46,10 +46,17 @@ def test_a_second_interrupt_does_not_break_into_the_ending(first: signal.Signals
     assert process.returncode == 0
 
 
+def test_nohup_keeps_a_process_running() -> None:
+    program = 'from physis_ros.ending import endings; print(*(one.name for one in endings()))'
+    said = subprocess.run(['nohup', sys.executable, '-c', program], stdout=subprocess.PIPE,
+                          text=True, check=True).stdout
+    assert said.split() == ['SIGINT', 'SIGTERM']
+
+
 HANG_S = 40.0  # far longer than anything here takes; a start that goes on would take longer
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize('whole_group', [False, True])  # a terminal tells all, `ros2 launch` one
 def test_a_start_is_broken_off_and_nothing_is_left(
         tmp_path: Path, number: signal.Signals, whole_group: bool) -> None:

@@ -27,7 +27,7 @@ def changed(**fields):
     (changed(groups=[]), 'describe 0 blocks, the model has 3'),
     (changed(groups=[{'blocks': 3, 'times': {'mean_us': [1], 'p50_us': [1]}}]), 'p99_us'),
     (changed(groups=[{'blocks': 3, 'times': {'mean': [1]}}]), 'did you mean `mean_us`'),
-    (changed(graph={'steps': 2, 'blocks': 3, 'kv_mode': 'lost'}), 'contradicts itself'),
+    (changed(graph={'steps': 2, 'blocks': 3, 'kv_mode': 'lost'}), 'choose one of same_step'),
 ])
 def test_refuses_what_is_not_a_profile(text, says):
     with pytest.raises(InputError, match=says):

@@ -32,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure both and report."""
+    if args.chunks < 1 or not args.seconds > 0:
+        raise InputError(f'--chunks is {args.chunks} and --seconds {args.seconds:g}; give at least '
+                         '1 chunk and more than 0 s')
     graph = describe(spec_of(args.model)).graph
     if graph.kv_mode is not KVMode.SAME_STEP:
         raise InputError(f'model `{args.model}` keeps KV in mode `{graph.kv_mode.value}`: chunks '
