@@ -118,10 +118,19 @@ def _plan(settings: Settings, description: ModelDescription) -> Plan:
 
 
 def _check_actions(policy: Policy) -> None:
-    outputs, name = policy.description.outputs, policy.description.name
-    if POSITIONS not in outputs or policy.control_period_ns <= 0:
+    description = policy.description
+    outputs, name = description.outputs, description.name
+    if POSITIONS not in outputs:
         raise InputError(f'model `{name}` makes no actions (its outputs are '
                          f'{", ".join(outputs)}); a robot needs one with `{POSITIONS}`')
+    if len(outputs[POSITIONS].shape) != 2:
+        raise InputError(f'output `{POSITIONS}` of model `{name}` has shape '
+                         f'{outputs[POSITIONS].shape}; a robot needs (points, joints)')
+    if policy.control_period_ns <= 0:
+        raise InputError(
+            f'model `{name}` does not say how far apart its control points are: give its '
+            f'description `semantics=OutputSemantics(control_points_per_latent='
+            f'{policy.points / description.semantics.latents_per_chunk:g}, control_period_s=...)`')
     joints = outputs[POSITIONS].shape[-1]
     if len(policy.joints) != joints:
         raise InputError(f'parameter `joints.names` has {len(policy.joints)} names, model '
@@ -158,6 +167,11 @@ def _check_inputs(policy: Policy, settings: Settings) -> None:
         if len(shape) != 3 or shape[2] != 3:
             raise InputError(f'input `{camera}` of model `{name}` has shape {shape}, which is no '
                              'RGB image; it cannot be one of `camera_names`')
+    for source, dtype in (*((camera, 'uint8') for camera in cameras),
+                          *((single, 'float32') for single in singles.values())):
+        if wanted[source].dtype != dtype:
+            raise InputError(f'input `{source}` of model `{name}` is {wanted[source].dtype}; its '
+                             f'source gives {dtype}: describe it so, and convert it in encode()')
     for parameter, what, values in (('joints.input', 'joints', len(policy.joints)),
                                     ('wrench.input', 'numbers of a wrench', _WRENCH)):
         source = singles.get(parameter)
