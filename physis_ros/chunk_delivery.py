@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import numpy as np
@@ -26,11 +26,14 @@ from physis_core.delivery.timeline import Timeline
 from physis_core.errors import InputError, StreamError
 from physis_core.observability.stream_account import StreamAccount, StreamNumbers
 from physis_core.runtime.engine import FinishedChunk, Stream
+from physis_core.units import NS_PER_S
 from physis_ros.policy import POSITIONS, Policy
 
 _WAIT_S = 0.1
 # Chunks whose effect is still awaited; more than the ring holds would never be played.
 _AWAITED_CHUNKS = 64
+# A servo that has not ticked for so long is not there.
+_SERVO_GONE_NS = NS_PER_S
 
 
 class ChunkDelivery:
@@ -66,6 +69,7 @@ class ChunkDelivery:
         self._failed = failed
         self._lock = threading.Lock()
         self._awaited: OrderedDict[tuple[int, int], PlannedChunk] = OrderedDict()
+        self._sent: deque[tuple[PlannedChunk, int]] = deque(maxlen=_AWAITED_CHUNKS)
         self._underruns_before = 0
         self._closed = threading.Event()
         self._begin_epoch(stream.epoch)
@@ -126,6 +130,9 @@ class ChunkDelivery:
                             heartbeat_ns=time.monotonic_ns())
             self._give_up(self._buffer.plan)
             self._buffer.plan.clear()
+            now_ns = time.monotonic_ns()
+            for key in [key for key, chunk in self._awaited.items() if chunk.due_ns > now_ns]:
+                del self._awaited[key]
 
     def close(self) -> None:
         """Stop delivering, end the stream, and let the servo come to rest and be silent."""
@@ -138,20 +145,28 @@ class ChunkDelivery:
             self._ring.tell(epoch=self._buffer.epoch, active=False, stop='',
                             heartbeat_ns=time.monotonic_ns())
 
+    def sent(self, chunk: PlannedChunk, sent_ns: int) -> None:
+        """A chunk went to a controller as a trajectory (called by the thread that sent it)."""
+        # Without our lock: the sender holds its own, which the delivery thread takes under ours.
+        self._sent.append((chunk, sent_ns))
+
     def look_at_servo(self, now_ns: int) -> ServoFeedback | None:
-        """Say that this side is alive, and take in what the servo reports."""
+        """Say that this side is alive, and take in what has taken effect.
+
+        Where a servo plays, it says so itself.  Else a trajectory takes effect at its planned
+        start, or when it is sent, if that is later; what the controller does then is not seen.
+        """
         with self._lock:
             self._ring.beat(now_ns)
             feedback = self._ring.feedback()
-            if feedback is None:
-                return None
-            self._account.servo_played(feedback.played, feedback.tick_ns)
-            for effect in self._ring.new_effects():
-                chunk = self._awaited.pop((effect.epoch, effect.chunk), None)
-                if chunk is not None:
-                    age = chunk.age_at(effect.effect_ns)
-                    self._account.took_effect(
-                        (age.capture_ns, age.queue_ns, age.response_ns, age.handoff_ns), now_ns)
+            if feedback is not None:
+                self._account.servo_played(feedback.played, feedback.tick_ns)
+                for effect in self._ring.new_effects():
+                    self._took_effect((effect.epoch, effect.chunk), effect.effect_ns, now_ns)
+            begun = list(self._begun(now_ns))
+            if not servo_there(feedback, now_ns):
+                for chunk, effect_ns in begun:
+                    self._took_effect((chunk.epoch, chunk.chunk), effect_ns, now_ns)
             return feedback
 
     def numbers(self, now_ns: int) -> tuple[StreamNumbers, DeliveryCounts, int]:
@@ -163,6 +178,25 @@ class ChunkDelivery:
     def underruns(self, feedback: ServoFeedback) -> int:
         """Of the servo, since the epoch began."""
         return max(feedback.underruns - self._underruns_before, 0)
+
+    def _begun(self, now_ns: int) -> Iterator[tuple[PlannedChunk, int]]:
+        """The trajectories that have begun since the last call, and when each did."""
+        while self._sent:
+            chunk, sent_ns = self._sent[0]
+            effect_ns = max(chunk.due_ns, sent_ns)
+            if effect_ns > now_ns:
+                return
+            self._sent.popleft()
+            # A controller gives up a trajectory as soon as another one arrives.
+            if not self._sent or self._sent[0][1] >= effect_ns:
+                yield chunk, effect_ns
+
+    def _took_effect(self, key: tuple[int, int], effect_ns: int, now_ns: int) -> None:
+        chunk = self._awaited.pop(key, None)
+        if chunk is not None:
+            age = chunk.age_at(effect_ns)
+            self._account.took_effect(
+                (age.capture_ns, age.queue_ns, age.response_ns, age.handoff_ns), now_ns)
 
     def _begin_epoch(self, epoch: int) -> None:
         feedback = self._ring.feedback()
@@ -206,6 +240,11 @@ class ChunkDelivery:
                 self._awaited.popitem(last=False)
             # Under the lock, so that nothing of an old epoch is published after a reset returned.
             self._publish(delivery.chunk)
+
+
+def servo_there(feedback: ServoFeedback | None, now_ns: int) -> bool:
+    """Whether a servo reads the ring."""
+    return feedback is not None and now_ns - feedback.tick_ns <= _SERVO_GONE_NS
 
 
 def planned(finished: FinishedChunk, policy: Policy) -> PlannedChunk:

@@ -9,12 +9,14 @@ from diagnostic_msgs.msg import DiagnosticStatus
 
 from physis_core.delivery.ring import ServoState
 from physis_core.observability.percentiles import Summary
+from physis_ros.chunk_delivery import servo_there
 from physis_ros.ingest.source import Condition, SourceHealth
 from physis_ros.status import ERROR, OK, WARN, Limit, status_of
 from physis_ros.stream_report import StreamStatus
 
-# A servo that has not ticked for so long is not there.
-_SERVO_GONE_NS = 1_000_000_000
+_BY_SERVO = 'with the first command of servo_node'
+_BY_TRAJECTORY = ('effect is the planned start of the trajectory (its sending, where that is '
+                  'later): what the controller did then is not seen')
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def statuses(node: str, state: str, fault: str, status: StreamStatus | None,
         *(_sensor(node, source, limits) for source in status.sources),
         _replan(node, status, limits), _chunk(node, status, limits),
         _servo(node, status, trajectory_topic),
-        _age(node, status, limits), _deadlines(node, status, limits),
+        _age(node, status, limits, trajectory_topic), _deadlines(node, status, limits),
         _buffer(node, status, limits),
     ]
 
@@ -114,7 +116,7 @@ def _chunk(node: str, status: StreamStatus, limits: Thresholds) -> DiagnosticSta
 def _servo(node: str, status: StreamStatus, trajectory_topic: str) -> DiagnosticStatus:
     """A servo may be left out where a controller takes trajectories; one that is lost is missed."""
     feedback = status.feedback
-    if feedback is None or status.now_ns - feedback.tick_ns > _SERVO_GONE_NS:
+    if feedback is None or not servo_there(feedback, status.now_ns):
         level, message = ERROR, (
             'no servo is playing from the ring: start servo_node with the same `ring`; if it runs, '
             'its own status says why it does not play')
@@ -134,15 +136,20 @@ def _servo(node: str, status: StreamStatus, trajectory_topic: str) -> Diagnostic
         'scheduling': 'SCHED_FIFO' if feedback.real_time else 'normal'})
 
 
-def _age(node: str, status: StreamStatus, limits: Thresholds) -> DiagnosticStatus:
+def _age(node: str, status: StreamStatus, limits: Thresholds, trajectory_topic: str
+         ) -> DiagnosticStatus:
     age = status.numbers.age_s
+    by_trajectory = trajectory_topic and not servo_there(status.feedback, status.now_ns)
     level, message = limits.age_s.above(age.p99), 'within limits'
     if math.isnan(age.p99):
         message = 'no action has taken effect in the window'
     if level != OK:
         part = max(status.numbers.part_s, key=lambda name: status.numbers.part_s[name].p50)
         message = f'age p99 is {age.p99 * 1e3:.0f} ms; most of it is {part}'
-    values = _summary('age', age)
+    if by_trajectory and not math.isnan(age.p99):
+        message += f'; {_BY_TRAJECTORY}'
+    values: dict[str, object] = {
+        'effect': _BY_TRAJECTORY if by_trajectory else _BY_SERVO, **_summary('age', age)}
     for part, summary in status.numbers.part_s.items():
         values.update(_summary(part, summary))
     return status_of(node, 'action age', level, message, values)

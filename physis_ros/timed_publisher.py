@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from physis_core.units import NS_PER_S
 
 Message = TypeVar('Message')
+Sent = Callable[[int], None]
 
 # More chunks than this are never ahead of their time; the oldest would be replaced anyway.
 _MOST_WAITING = 64
@@ -32,16 +33,19 @@ class TimedPublisher(Generic[Message]):
         """
         self._publish = publish
         self._early_ns = early_ns
-        self._waiting: deque[tuple[int, Message]] = deque(maxlen=_MOST_WAITING)
+        self._waiting: deque[tuple[int, Message, Sent | None]] = deque(maxlen=_MOST_WAITING)
         self._news = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name='physis-timed', daemon=True)
         self._thread.start()
 
-    def give(self, message: Message, due_ns: int) -> None:
-        """Send `message` shortly before `due_ns` (steady clock), at once if that is past."""
+    def give(self, message: Message, due_ns: int, sent: Sent | None = None) -> None:
+        """Send `message` shortly before `due_ns` (steady clock), at once if that is past.
+
+        ``sent`` is told when it went out [ns] (in this object's thread; it must not wait).
+        """
         with self._news:
-            self._waiting.append((due_ns - self._early_ns, message))
+            self._waiting.append((due_ns - self._early_ns, message, sent))
             self._news.notify()
 
     def clear(self) -> None:
@@ -72,4 +76,7 @@ class TimedPublisher(Generic[Message]):
                 elif self._waiting[0][0] > now_ns:
                     self._news.wait((self._waiting[0][0] - now_ns) / NS_PER_S)
                 else:
-                    self._publish(self._waiting.popleft()[1])
+                    _, message, sent = self._waiting.popleft()
+                    self._publish(message)
+                    if sent is not None:
+                        sent(time.monotonic_ns())

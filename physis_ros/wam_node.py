@@ -516,9 +516,10 @@ class WamNode(LifecycleNode):
         self._chunks.publish(
             action_chunk(chunk, self._settings['stream_id'], joints, self._times))
         if self._timed is not None:
+            assert self._delivery is not None  # whose thread this is
             self._timed.give(joint_trajectory(
                 chunk, joints, self._times, self._settings['trajectory.deceleration']),
-                chunk.due_ns)
+                chunk.due_ns, partial(self._delivery.sent, chunk))
 
     def _status(self) -> StreamStatus | None:
         delivery, ingest = self._delivery, self._ingest
