@@ -10,7 +10,8 @@ from physis_core.cli.commands import bench_modules, execute, listing, load
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument('name', nargs='?',
-                        help=f'one of {", ".join(bench_modules())}, or all (list them)')
+                        help=f'one of {", ".join(bench_modules())}, or all: each in turn but the '
+                             'long ones (without a name: list them)')
     parser.add_argument('arguments', nargs=argparse.REMAINDER,
                         help='options of that bench (`physis bench NAME --help`)')
 

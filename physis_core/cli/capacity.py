@@ -55,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         columns = COLUMNS + (() if args.max_response_ms is None else
                              ('within_response', 'response_ms'))
-        print_table(f'streams at a period of {args.slo_ms:g} ms on {args.devices} devices',
+        print_table(f'streams at a period of {args.slo_ms:g} ms on {args.devices} devices\n'
+                    f'(predicted; stage times computed from shapes for {device_name(args)}, not '
+                    'measured)',
                     ('model', *columns),
                     [(model, *(row[name] for name in columns)) for model, row in rows.items()])
     return 0

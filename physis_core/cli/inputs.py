@@ -78,6 +78,16 @@ def read_devices(args: argparse.Namespace, count: int) -> Cluster:
                            args.memory_gb)
 
 
+def times_of(args: argparse.Namespace, profile: Profile) -> str:
+    """Where the stage times of a profile come from, for people."""
+    if profile.source == 'measured':
+        return f'stage times measured on {profile.device}, in {args.profile}'
+    if profile.source == 'given':
+        return 'stage times as --t-ms gives them'
+    return (f'stage times computed from shapes for {profile.device}, not measured; '
+            '`physis profile` measures them')
+
+
 def read_profile(args: argparse.Namespace) -> Profile:
     """The model's profile on the devices asked for."""
     check_bmax(args.bmax)

@@ -22,8 +22,9 @@ from physis_core.cli.inputs import (
     read_profile,
     read_slo,
     semantics_of,
+    times_of,
 )
-from physis_core.cli.plan import confirmed
+from physis_core.cli.plan import by_name, confirmed
 from physis_core.cli.report import print_json, print_table, print_written
 from physis_core.planning.profile import Profile
 from physis_core.planning.single import Candidate, plan_single_stream
@@ -53,8 +54,10 @@ def run(args: argparse.Namespace) -> int:
     points: list[dict[str, Any]] = []
     for count in counts(args.devices, '--devices'):
         cluster = read_devices(args, count)
-        points += [point(one, profile, args.model, sensor_us) for one in plan_single_stream(
-            profile, cluster, slo, partial(confirmed, profile=profile, cluster=cluster))]
+        found = by_name(plan_single_stream(
+            profile, cluster, slo, partial(confirmed, profile=profile, cluster=cluster)))
+        points += [{**point(one, profile, args.model, sensor_us), 'mode': name}
+                   for name, one in found.items()]
     front = undominated(points)
     if args.plot is not None:
         from physis_core.cli.plots.pareto import draw_pareto
@@ -63,8 +66,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({'model': args.model, 'front': front})
     else:
-        print_table(f'{args.model}: what nothing beats in period, response and devices', COLUMNS,
-                    [[each[name] for name in COLUMNS] for each in front])
+        # A model of frames makes no control points, and the other way round.
+        columns = [name for name in COLUMNS if any(each[name] for each in front)]
+        print_table(f'{args.model}: what nothing beats in period, response and devices\n'
+                    f'(predicted, ages too; {times_of(args, profile)})', columns,
+                    [[each[name] for name in columns] for each in front])
     return 0
 
 

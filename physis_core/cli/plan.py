@@ -3,17 +3,22 @@
 Each plan that is found, rather than published, is executed by the simulator first, with the
 engine's dispatch; those that miss their predicted period there are left out.
 
+A second row of the same mode (`streamdiffusionv2#2`) is the same layout at a longer period, where a
+chunk meets its batches sooner: its response is shorter.  `--mode` takes that name too.
+
 Columns: `in_flight` is how many chunks may be under way at once, `weight_copies` how many blocks
 all devices hold together, `bound_ratio` the period over the least that any plan could have, and
 `on_front` whether no other plan is at least as good in both period and response.  `--json` has
 `devices_used` (a plan never takes more devices than it has stages, or blocks, for) and `margin`
-(what p99 times leave of the period that was asked for, as a share) as well.
+(what p99 times leave of the period that was asked for, as a share) as well.  `taken` marks the row
+that `--out` and `--plot` take.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +32,7 @@ from physis_core.cli.inputs import (
     read_devices,
     read_profile,
     read_slo,
+    times_of,
 )
 from physis_core.cli.report import check_place, print_json, print_table, print_written, write_text
 from physis_core.errors import InputError
@@ -49,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_arguments(parser)
     add_slo_arguments(parser)
     parser.add_argument('--mode', default=None,
-                        help='which plan --out and --plot take (the one with the shortest period)')
+                        help='which row --out and --plot take (the one with the shortest period; '
+                             'for a robot limit the response with --max-response-ms)')
     parser.add_argument('--out', type=Path, default=None, metavar='FILE',
                         help='write that plan, for the last device count, as JSON')
     parser.add_argument('--plot', type=Path, default=None, metavar='FILE',
@@ -64,30 +71,48 @@ def run(args: argparse.Namespace) -> int:
     profile = read_profile(args)
     slo = read_slo(args, profile)
     device_counts = counts(args.devices, '--devices')
-    found: dict[int, list[Candidate]] = {}
+    found: dict[int, dict[str, Candidate]] = {}
     for count in device_counts:
         cluster = read_devices(args, count)
-        found[count] = plan_single_stream(
-            profile, cluster, slo, partial(confirmed, profile=profile, cluster=cluster))
-    chosen = choose(found[device_counts[-1]], args.mode)
+        found[count] = by_name(plan_single_stream(
+            profile, cluster, slo, partial(confirmed, profile=profile, cluster=cluster)))
+    name, chosen = choose(found[device_counts[-1]], args.mode)
+    what = f'`{name}` on {chosen.plan.devices} device(s)'
     if args.out is not None:
         write_text(args.out, chosen.plan.to_json())
-        print_written(args.out, f'plan {_label(chosen)}')
+        print_written(args.out, f'plan {what}')
     if args.plot is not None:
         from physis_core.cli.plots.timetable import draw_timetable
         draw_timetable(chosen, args.plot)
-        print_written(args.plot, f'timetable of {_label(chosen)}')
+        print_written(args.plot, f'timetable of {what}')
     if args.json:
         print_json({str(count): {'lower_bound_ms': lower_bound_us(profile, count) / 1e3,
-                                 'front': [row(one, profile, count) for one in candidates]}
+                                 'front': rows(candidates, profile, count)}
                     for count, candidates in found.items()})
     else:
+        taken = args.out is not None or args.plot is not None
         for count, candidates in found.items():
-            rows = [row(one, profile, count) for one in candidates]
+            marks = [('*' if one is chosen else '',) if taken else ()
+                     for one in candidates.values()]
             print_table(f'{profile.model} on {count} device(s): no plan has a period below '
-                        f'{lower_bound_us(profile, count) / 1e3:.4g} ms', COLUMNS,
-                        [[each[name] for name in COLUMNS] for each in rows])
+                        f'{lower_bound_us(profile, count) / 1e3:.4g} ms\n'
+                        f'(predicted; {times_of(args, profile)})',
+                        (*COLUMNS, *(('taken',) if taken else ())),
+                        [[*(each[name] for name in COLUMNS), *mark]
+                         for each, mark in zip(rows(candidates, profile, count), marks,
+                                               strict=True)])
     return 0
+
+
+def by_name(candidates: Sequence[Candidate]) -> dict[str, Candidate]:
+    """Candidates by their mode; later ones of the same mode by `MODE#2` and so on."""
+    named: dict[str, Candidate] = {}
+    seen: Counter[str] = Counter()
+    for candidate in candidates:
+        mode = candidate.plan.mode
+        seen[mode] += 1
+        named[mode if seen[mode] == 1 else f'{mode}#{seen[mode]}'] = candidate
+    return named
 
 
 def confirmed(candidate: Candidate, profile: Profile, cluster: Cluster) -> Candidate | None:
@@ -99,19 +124,21 @@ def confirmed(candidate: Candidate, profile: Profile, cluster: Cluster) -> Candi
     return replace(candidate, plan=replace(candidate.plan, prediction=prediction))
 
 
-def choose(candidates: Sequence[Candidate], mode: str | None) -> Candidate:
-    """The candidate of that mode, or the one with the shortest period."""
+def choose(candidates: Mapping[str, Candidate], mode: str | None) -> tuple[str, Candidate]:
+    """The candidate of that name, or the one with the shortest period, and its name."""
     if mode is None:
-        return best_period(candidates)
-    named = [candidate for candidate in candidates if candidate.plan.mode == mode]
-    if not named:
-        known = ', '.join(dict.fromkeys(candidate.plan.mode for candidate in candidates))
-        raise InputError(f'mode `{mode}` is not among the plans found; choose one of {known}')
-    return named[0]
+        best = best_period(list(candidates.values()))
+        return next((name, one) for name, one in candidates.items() if one is best)
+    if mode not in candidates:
+        raise InputError(f'mode `{mode}` is not among the plans found; choose one of '
+                         f'{", ".join(candidates)}')
+    return mode, candidates[mode]
 
 
-def _label(candidate: Candidate) -> str:
-    return f'`{candidate.plan.mode}` on {candidate.plan.devices} device(s)'
+def rows(candidates: Mapping[str, Candidate], profile: Profile, devices: int
+         ) -> list[dict[str, Any]]:
+    """All plans as the command reports them."""
+    return [{**row(one, profile, devices), 'mode': name} for name, one in candidates.items()]
 
 
 def row(candidate: Candidate, profile: Profile, devices: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table; numbers are aligned to the right, floats get four significant digits.
+    """A table; numbers are aligned to the right, floats get four significant digits, no exponent.
 
     On a narrow terminal headings are stacked word by word.  Nothing is cut off.
     """
@@ -90,5 +90,7 @@ def print_written(path: Path, what: str) -> None:
 
 def _text(cell: object) -> str:
     if isinstance(cell, float):
-        return f'{cell:.4g}'
+        if abs(cell) >= 1e4:
+            return f'{cell:.0f}'
+        return f'{cell:.4g}' if abs(cell) >= 1e-4 or cell == 0 else f'{cell:.7f}'
     return ', '.join(map(_text, cell)) if isinstance(cell, list) else str(cell)

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from physis_core.cli.main import main
+from physis_core.cli.report import print_table
 from physis_core.planning.plan import Plan
 from physis_core.planning.profile import Profile
 
@@ -83,7 +84,44 @@ def test_tables_fit_a_terminal_of_80_columns_and_nothing_is_cut_off(capsys, monk
     assert main(['pareto', 'wan2.1-1.3b', '--devices', '1,30', '--t-ms', '0.8,2.105']) == 0
     lines = re.sub('\x1b\\[[0-9;]*m', '', capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= 80 and not any('…' in line for line in lines)
-    assert any(line.split()[-1:] == ['0'] and 'streamdiffusionv2' in line for line in lines)
+    assert any('streamdiffusionv2' in line for line in lines)
+    assert not any('points' in line for line in lines)  # a video model makes none
+
+
+def test_two_rows_of_one_mode_have_names_and_the_one_that_is_written_is_marked(capsys, tmp_path):
+    plan, times = tmp_path / 'plan.json', ('--t-ms', '0.8,2.105')
+    front = object_of(capsys, 'plan', 'wan2.1-1.3b', '--devices', '8', *times)['8']['front']
+    first, second = (next(one for one in front if one['mode'] == name)
+                     for name in ('streamdiffusionv2', 'streamdiffusionv2#2'))
+    assert first['period_ms'] < second['period_ms']
+    assert first['response_ms'] > second['response_ms']
+    assert main(['plan', 'wan2.1-1.3b', '--devices', '4,8', *times, '--out', str(plan),
+                 '--mode', 'streamdiffusionv2#2']) == 0
+    out, err = capsys.readouterr()
+    marked, = (line.split() for line in out.splitlines() if line.rstrip().endswith('*'))
+    assert marked[:2] == ['streamdiffusionv2#2', f'{second["period_ms"]:.4g}']
+    assert err.endswith('plan `streamdiffusionv2#2` on 8 device(s)\n')
+    written = Plan.from_json(plan.read_text()).prediction
+    assert written is not None and written.period_us == round(second['period_ms'] * 1e3)
+    assert main(['plan', 'wan2.1-1.3b', '--devices', '8', *times]) == 0
+    assert 'taken' not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('arguments, says', [
+    ('', 'computed from shapes for h100, not measured'),
+    ('--t-ms 0.8,2.1', 'as --t-ms gives them'),
+])
+def test_what_is_predicted_is_called_so_and_says_from_what(capsys, arguments, says):
+    for command in ('plan', 'pareto'):
+        assert main([command, 'wan2.1-1.3b', '--devices', '1', *arguments.split()]) == 0
+        out = ' '.join(capsys.readouterr().out.split())
+        assert 'predicted' in out and says in out
+
+
+def test_a_table_shows_no_exponent(capsys):
+    print_table('', ('name',), [[3.456e-06], [12345678.0], [0.0], [1.5]])
+    shown = capsys.readouterr().out.split()
+    assert shown == ['name', '0.0000035', '12345678', '0', '1.5']
 
 
 def test_simulate_a_line(capsys):
