@@ -24,6 +24,7 @@ from physis_core.errors import InputError
 FILE = Path(__file__).with_name('so101_chunks.npz')
 SOURCE = ('chunks of so101 recorded in `physis demo --episodes 4 --period-ms 80 --delay-chunks N`, '
           'N the latency; the model was not told a prefix')
+_CHUNKS = 'chunks.jsonl'
 _ARRAYS = ('positions', 'velocities')
 _NUMBERS = tuple(field.name for field in fields(PlannedChunk) if field.name not in _ARRAYS)
 
@@ -72,12 +73,15 @@ def read_recording(path: Path) -> RecordedStream:
     """What `wam_node` recorded; its latency is the lead over the period.
 
     Args:
-        path: a session, or its `chunks.jsonl`.
+        path: a session, its `chunks.jsonl`, or its `observations`.
 
     Raises:
         InputError: no such file, or no epoch of two chunks in it.
     """
-    path = path / 'chunks.jsonl' if path.is_dir() else path
+    if path.is_dir():
+        beside = path.resolve().with_name(_CHUNKS)
+        inside = path / _CHUNKS
+        path = beside if beside.exists() and not inside.exists() else inside
     try:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
     except (OSError, json.JSONDecodeError) as error:

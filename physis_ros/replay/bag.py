@@ -14,6 +14,9 @@ from std_msgs.msg import String
 
 from physis_core.errors import InputError, how_to_install
 
+OBSERVATIONS = 'observations'
+"""The bag inside the folder of a session."""
+
 _TYPES: dict[str, Any] = {
     'sensor_msgs/msg/Image': Image, 'sensor_msgs/msg/CompressedImage': CompressedImage,
     'sensor_msgs/msg/JointState': JointState, 'geometry_msgs/msg/WrenchStamped': WrenchStamped,
@@ -36,7 +39,7 @@ class Bag:
         """Open it.
 
         Args:
-            path: the bag's folder.
+            path: the bag's folder, or a session of `wam_node` that holds one.
             remap: topics to publish on, by recorded topic; others keep theirs.
 
         Raises:
@@ -47,12 +50,15 @@ class Bag:
             from rosbags.typesys import Stores, get_typestore
         except ImportError as error:
             raise InputError(f'replay needs rosbags; {how_to_install("replay")}') from error
+        session = path / OBSERVATIONS
+        if session.is_dir() and not (path / 'metadata.yaml').exists():
+            path = session
         try:
             self._reader = AnyReader([path], default_typestore=get_typestore(Stores.LATEST))
             self._reader.open()
         except (AnyReaderError, OSError) as error:
             raise InputError(f'{path} is no readable rosbag2 recording ({error}); give the folder '
-                             'that holds metadata.yaml') from error
+                             'that holds metadata.yaml, or a session of wam_node') from error
         self._connections = [connection for connection in self._reader.connections
                              if connection.msgtype in _TYPES]
         if not self._connections:
@@ -70,6 +76,11 @@ class Bag:
     def topics(self) -> dict[str, Any]:
         """Message class of each topic to publish on."""
         return {self._named(connection.topic): _TYPES[connection.msgtype]
+                for connection in self._connections}
+
+    def types(self) -> dict[str, str]:
+        """Name of the message type of each topic to publish on."""
+        return {self._named(connection.topic): connection.msgtype
                 for connection in self._connections}
 
     def expected(self) -> dict[str, int]:

@@ -34,7 +34,8 @@ _TAIL_S = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument('bag', type=Path, help='folder of the recording')
+    parser.add_argument('bag', type=Path,
+                        help='folder of the recording, or of a session of wam_node')
     parser.add_argument('--config', type=Path, help='parameters; default: config/wam.yaml')
     parser.add_argument('--map', nargs=2, action='append', default=[],
                         metavar=('RECORDED', 'TOPIC'), help='publish a recorded topic as another')
@@ -70,7 +71,7 @@ def _replay(bag: Bag, rate: float, check: Any) -> list[StreamReport]:
         with suppress(NoAnswer):
             calls.wait_until(lambda: not player.unheard(), _DISCOVERY_S, 'listeners')
         for topic in player.unheard():
-            player.get_logger().warning(f'nobody listens to {topic}: map it with --map')
+            player.get_logger().warning(player.why_unheard(topic))
         reports.clear()
         with Progress(console=Console(stderr=True)) as progress:
             bar = progress.add_task('replay', total=1.0)

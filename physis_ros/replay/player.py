@@ -26,6 +26,7 @@ class Player(Node):
         super().__init__('replay')
         self._bag = bag
         self._rate = rate
+        self._types = bag.types()
         self._outlets: dict[str, Any] = {
             topic: self.create_publisher(kind, topic, _TEXT_QUALITY if kind is String else 10)
             for topic, kind in bag.topics().items()}
@@ -38,6 +39,16 @@ class Player(Node):
         """Topics that nobody listens to."""
         return sorted(topic for topic, outlet in self._outlets.items()
                       if not outlet.get_subscription_count())
+
+    def why_unheard(self, topic: str) -> str:
+        """What keeps a topic from being heard, and the remedy."""
+        asked = {info.topic_type for info in self.get_subscriptions_info_by_topic(topic)}
+        recorded = self._types[topic]
+        if not asked - {recorded}:
+            return f'nobody listens to {topic}: map it with --map'
+        return (f'{topic} was recorded as {recorded}, and the policy listens for '
+                f'{" and ".join(sorted(asked))}: correct `cameras.NAME.transport`, or map the '
+                'topic with --map')
 
     def play(self, spin: Callable[[float], None], progress: Callable[[float], None]) -> None:
         """Play once; ``spin`` lets a time pass [s], ``progress`` is told the share played."""

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import array
+import io
 import itertools
 import json
 import threading
@@ -20,16 +21,17 @@ import numpy as np
 from builtin_interfaces.msg import Time
 from geometry_msgs.msg import WrenchStamped
 from rclpy.time import Time as RosTime
-from sensor_msgs.msg import Image, JointState
+from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import String
 
 from physis_core.delivery.chunk import PlannedChunk
 from physis_core.errors import InputError
 from physis_ros.ingest.wrench import wrench_message
 from physis_ros.parameters import Settings
+from physis_ros.replay.bag import OBSERVATIONS
 from physis_ros.replay.bag_writer import BagWriter
 
-Stamped: TypeAlias = Image | JointState | WrenchStamped
+Stamped: TypeAlias = Image | CompressedImage | JointState | WrenchStamped
 
 
 class Outlet(NamedTuple):
@@ -59,7 +61,10 @@ def outlets(settings: Settings, joints: Sequence[str], resolved: Callable[[str],
             resolved(settings['wrench.topic']),
             partial(wrench_message, frame=settings['wrench.frame']))
     for camera in settings['camera_names']:
-        found[camera] = Outlet(resolved(settings[f'cameras.{camera}.topic']), _image)
+        # As what the node listens for, so that the same parameters replay it.
+        compressed = settings[f'cameras.{camera}.transport'] == 'compressed'
+        found[camera] = Outlet(resolved(settings[f'cameras.{camera}.topic']),
+                               _compressed_image if compressed else _image)
     return found
 
 
@@ -85,7 +90,7 @@ class SessionRecording:
         self._instruction = ''
         self._lock = threading.Lock()
         try:
-            self._bag = BagWriter(self.folder / 'observations')
+            self._bag = BagWriter(self.folder / OBSERVATIONS)
             self._chunks = (self.folder / 'chunks.jsonl').open('w')
         except InputError as error:
             raise InputError(f'parameter `record`: {error}') from error
@@ -138,3 +143,12 @@ def _image(pixels: np.ndarray) -> Image:
     height, width, _ = pixels.shape
     return Image(height=height, width=width, encoding='rgb8', step=3 * width,
                  data=array.array('B', pixels.tobytes()))
+
+
+def _compressed_image(pixels: np.ndarray) -> CompressedImage:
+    """Without loss: what is replayed is what the model saw."""
+    from PIL import Image as Picture  # compressed images came, so it is there
+
+    stored = io.BytesIO()
+    Picture.fromarray(pixels).save(stored, 'png', compress_level=1)
+    return CompressedImage(format='png', data=array.array('B', stored.getvalue()))
