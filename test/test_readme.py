@@ -71,6 +71,22 @@ def test_the_front_door_of_the_serving_document_opens(tmp_path: Path) -> None:
     assert output_of(tmp_path / 'serve.py') == ''
 
 
+def test_what_behaviour_quotes_is_said_and_its_parameters_are_there() -> None:
+    text = (TREE / 'docs' / 'behaviour.md').read_text(encoding='utf-8')
+    rows = [row.split(' | ') for row in text.split('\n## ', 1)[0].splitlines()
+            if row.startswith('| ')][1:]
+    assert len(rows) > 12 and {len(row) for row in rows} == {4}
+    sources = '\n'.join(file.read_text(encoding='utf-8')
+                        for file in sorted((TREE / 'physis_ros').rglob('*.py')))
+    parameters = (TREE / 'config' / 'wam.yaml').read_text(encoding='utf-8')
+    for _, _, says, named in rows:
+        for words in re.findall(r'"(.*?)"', says):
+            assert words in sources, words
+        for name in re.findall(r'`(.*?)`', named):
+            last = name.rpartition('.')[2]
+            assert re.search(rf'^ +{last}:', parameters, re.MULTILINE), name
+
+
 def test_the_tests_that_behaviour_is_shown_by_are_there() -> None:
     named = re.findall(r'`(test_\w+\.py)::(test_\w+)`',
                        (TREE / 'docs' / 'behaviour.md').read_text(encoding='utf-8'))
