@@ -15,6 +15,9 @@ from physis_ros.demo.measures import AgeStatistics, Measures
 
 # Where the engine encodes the observation of a chunk.
 _FIRST_STAGE = 'step 0 block 0'
+# Below this share the reader is told what helps.
+_ENOUGH_ON_TIME = 0.95
+_MORE_TIME = '; the machine is busy or the lead short: try --delay-ms 80'
 
 Row = tuple[str, str, str]
 """A quantity, its value with unit, and what it means."""
@@ -38,7 +41,8 @@ def rows(measures: Measures, stage_us: Mapping[str, float]) -> list[Row]:
          'capture of the oldest input to effect at the controller'),
         ('age, mean by part', _parts(age), 'capture + queue + response + handoff'),
         ('on time', f'{100 * measures.on_time_ratio:.2f} %',
-         f'{measures.deadline_misses} of {measures.chunks} chunks missed their planned start'),
+         f'{measures.deadline_misses} of {measures.chunks} chunks missed their planned start'
+         + (_MORE_TIME if measures.on_time_ratio < _ENOUGH_ON_TIME else '')),
         ('refused by the controller', str(measures.rejected), 'trajectories it did not accept'),
         ('stage, fastest / median / slowest', _stages(stage_us),
          f'one of the {len(stage_us)} stages of a chunk, medians{_slowest(stage_us)}'),

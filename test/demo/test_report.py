@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -165,3 +166,11 @@ def test_an_episode_is_filmed_from_its_states(recording: Recording, tmp_path: Pa
     assert made is not None and made.stat().st_size > 1000
     episode.states.clear()
     assert film(episode, tmp_path, lambda share: None) is None
+
+
+@pytest.mark.parametrize(('ratio', 'told'), [(0.94, True), (0.96, False)])
+def test_a_run_that_is_late_is_told_what_helps(
+        recording: Recording, ratio: float, told: bool) -> None:
+    measures = replace(measure(recording), on_time_ratio=ratio)
+    texts = {row[0]: row[2] for row in rows(measures, STAGES)}
+    assert ('--delay-ms' in texts['on time']) == told

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,11 +41,30 @@ def folder(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) ->
     parameters, = re.findall(r'```yaml\n(.*?)```', section, re.DOTALL)
     (tmp_path / 'my_model.py').write_text(model)
     (tmp_path / 'my.yaml').write_text(parameters)
+    watch, = re.findall(r'```python\n(.*?)```', text.split('\n## Your own robot\n')[1].split(
+        '\n## ', 1)[0], re.DOTALL)
+    (tmp_path / 'watch.py').write_text(watch)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv('PYTHONPATH', f'{tmp_path}:{repository}')
     monkeypatch.delitem(sys.modules, 'my_model', raising=False)
     yield tmp_path
     sys.modules.pop('my_model', None)
+
+
+@contextmanager
+def watching(script: Path) -> Iterator[list[str]]:
+    """The lines that a script prints while it runs."""
+    said: list[str] = []
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = process.stdout
+        reader = threading.Thread(target=lambda: said.extend(map(str.strip, lines)))
+        reader.start()
+        try:
+            yield said
+        finally:
+            process.kill()
+            reader.join()
 
 
 def test_it_makes_chunks_and_trajectories_of_what_a_robot_senses(folder: Path) -> None:
@@ -64,11 +86,15 @@ def test_it_makes_chunks_and_trajectories_of_what_a_robot_senses(folder: Path) -
             return bool(chunks and trajectories)
 
         graph.wait_for(heard, 'a chunk and a trajectory')
+        with watching(folder / 'watch.py') as said:
+            graph.wait_for(lambda: heard() and len(said) > 3, 'the script beside the node')
     finally:
         node.close()
         graph.close()
         node.destroy_node()
         rclpy.try_shutdown()
+    assert said[:3] == ['pause paused', 'pause running', f'reset epoch {chunks[0].epoch + 1}']
+    assert said[3].startswith('chunk ')
     assert chunks[0].joint_names == JOINTS == trajectories[0].joint_names
     assert (chunks[0].horizon, chunks[0].period.nanosec) == (4, 20_000_000)
     parameters = yaml.safe_load((folder / 'my.yaml').read_text())['/**/wam_node']
