@@ -18,8 +18,10 @@ from physis_core.units import NS_PER_S
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _syscall = _LIBC.syscall
-_syscall.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32,
-                     ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
+_brief_syscall = ctypes.PyDLL(None).syscall  # keeps the interpreter's lock: nothing to wait for
+for _call in (_syscall, _brief_syscall):
+    _call.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32,
+                      ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
 _SYS_FUTEX = {'x86_64': 202, 'aarch64': 98}.get(platform.machine(), 202)
 _FUTEX_WAIT, _FUTEX_WAKE = 0, 1
 _RINGERS, _RINGS_PER_RINGER = 1 << 12, 1 << 20
@@ -49,7 +51,7 @@ class Bell:
     def ring(self) -> None:
         """Wake the waiter."""
         self._word[0] = self._base + next(self._count) % _RINGS_PER_RINGER
-        _syscall(_SYS_FUTEX, self._address, _FUTEX_WAKE, 1, None, None, 0)
+        _brief_syscall(_SYS_FUTEX, self._address, _FUTEX_WAKE, 1, None, None, 0)
 
     def read(self) -> int:
         """The value to hand to :meth:`wait`; take it before looking for news."""

@@ -316,7 +316,7 @@ class Device:
             try:
                 self._queue.end(work)
                 self._hand_on(work, state, end_ns)
-            except StreamError as error:
+            except OrderViolation as error:
                 self._end_stream(work.stream, work.epoch, error)
         if self._sent:
             self._announce()
@@ -334,7 +334,8 @@ class Device:
             state.kv = None
         if stage == self._output_stage:
             state.finished_ns = end_ns
-            self._send(self._outboxes[ENGINE], state, self._outputs(work, state))
+            self._send(self._outboxes[ENGINE], state, state.outputs)
+            state.outputs = {}
         if stage + 1 == len(self._places):
             return
         state.stage = stage + 1
@@ -346,13 +347,6 @@ class Device:
         else:
             self._send(self._outboxes[receiver], state, {
                 'hidden': state.hidden, 'latent': state.latent, 'condition': state.condition})
-
-    def _outputs(self, work: Work, state: ChunkState) -> Mapping[str, torch.Tensor]:
-        try:
-            return self._executor.outputs(state)
-        except Exception as error:  # a model is somebody else's code
-            raise_if_fatal(error)
-            raise _not_computed(work, error) from error
 
     def _send(self, outbox: _Outbox, state: ChunkState, tensors: Mapping[str, torch.Tensor]
               ) -> None:

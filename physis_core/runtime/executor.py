@@ -43,11 +43,11 @@ class Executor(Protocol):
         ...
 
     def run(self, batch: Sequence[Work], free_ns: int, now_ns: int) -> tuple[int, int]:
-        """Run a batch on a device free since ``free_ns``; returns when it starts and ends [ns]."""
-        ...
+        """Run a batch on a device free since ``free_ns``; returns when it starts and ends [ns].
 
-    def outputs(self, state: ChunkState) -> dict[str, torch.Tensor]:
-        """The outputs of a chunk that has left the output stage."""
+        Where it raises, the chunks are as they were, so that the rest can run without the one at
+        fault.
+        """
         ...
 
     def take_kv(self, stream: int, task: Task, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -123,6 +123,8 @@ class ModelExecutor:
             self._refuse('block() returned', hidden.shape[1:], self._hidden_shape)
         if history.keys.shape[1:] != self._kv_shape or history.values.shape[1:] != self._kv_shape:
             self._refuse('history.extend() was given', history.keys.shape[1:], self._kv_shape)
+        if block == self._graph.blocks - 1:
+            self._leave_step(batch, hidden, steps)
         for state, row, one, keys, values in zip(
                 states, rows, hidden.unbind(), history.keys.unbind(), history.values.unbind(),
                 strict=True):
@@ -131,14 +133,12 @@ class ModelExecutor:
                 self._pool.write(row, block, keys, values)
                 state.kv = (keys, values)
         self._latest = (states, hidden)
-        if block == self._graph.blocks - 1:
-            self._leave_step(batch, hidden, steps)
         self._await()
         return now_ns, time.monotonic_ns()
 
-    def outputs(self, state: ChunkState) -> dict[str, torch.Tensor]:
-        """See :class:`Executor`."""
-        outputs = self._model.decode(state.latent, state.condition)
+    def _outputs(self, latent: torch.Tensor, condition: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What a chunk has come to."""
+        outputs = self._model.decode(latent, condition)
         specs = self._description.outputs
         if outputs.keys() != specs.keys():
             raise StreamError(f'{self._said} decode() returned {sorted(outputs)}, the description '
@@ -179,7 +179,8 @@ class ModelExecutor:
 
     def _leave_step(self, batch: Sequence[Work], hidden: torch.Tensor, steps: torch.Tensor
                     ) -> None:
-        """Head and step update for the rows that are at a denoising step."""
+        """Head and step update for the rows that are at a denoising step, decoding after the last.
+        """
         rows = [i for i, work in enumerate(batch) if work.task.step < self._graph.steps]
         if not rows:
             return
@@ -195,8 +196,11 @@ class ModelExecutor:
         if latents.shape != (len(rows), *self._description.latent.shape):
             self._refuse('step_update() returned', latents.shape[1:],
                          self._description.latent.shape)
-        for state, latent in zip(states, latents.unbind(), strict=True):
-            state.latent = latent
+        updated = latents.unbind()
+        outputs = {i: self._outputs(updated[i], states[i].condition) for i, row in enumerate(rows)
+                   if batch[row].task.step == self._graph.steps - 1}
+        for i, (state, latent) in enumerate(zip(states, updated, strict=True)):
+            state.latent, state.outputs = latent, outputs.get(i, {})
 
     def _refuse(self, what: str, given: Sequence[int], declared: Sequence[int]) -> NoReturn:
         raise StreamError(f'{self._said} {what} {list(given)}, the description says '

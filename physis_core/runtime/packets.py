@@ -46,6 +46,7 @@ class ChunkState:
         hidden: ``[tokens, dim]``.
         latent: one chunk's latent.
         condition: the encoded observation.
+        outputs: once its last denoising step has ended, until they are sent.
         kv: keys and values that the last stage wrote, ``[tokens, heads, head_dim]`` each.
         release_input: frees the place in a link that ``hidden`` still lies in.
     """
@@ -66,6 +67,7 @@ class ChunkState:
     hidden: torch.Tensor = NOTHING
     latent: torch.Tensor = NOTHING
     condition: torch.Tensor = NOTHING
+    outputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
     kv: tuple[torch.Tensor, torch.Tensor] | None = None
     release_input: Callable[[], None] | None = None
 

@@ -102,7 +102,3 @@ class VirtualExecutor:
 
     def take_kv(self, stream: int, task: Task, tensors: Mapping[str, torch.Tensor]) -> None:
         """A wait has no KV."""
-
-    def outputs(self, state: ChunkState) -> dict[str, torch.Tensor]:
-        """A wait has no outputs."""
-        return {}
