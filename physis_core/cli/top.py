@@ -47,9 +47,9 @@ def run(args: argparse.Namespace) -> int:
         time.sleep(min(1.0, args.window))  # rates of links need two readings
         seen = watch.snapshot(args.window)
         if args.json:
-            print_json(asdict(seen))
+            print_json({'pid': watch.descriptor.pid, **asdict(seen)})
         else:
-            Console().print(view(seen, args.stages))
+            Console().print(watch.name, view(seen, args.stages), sep='\n')
         return 0
     end = _serve(args)
     try:
@@ -60,15 +60,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _live(watch: EngineWatch, args: argparse.Namespace) -> None:
-    with Live(view(watch.snapshot(args.window), args.stages), screen=True,
-              auto_refresh=False) as live:
+    def shown() -> Group:
+        return Group(watch.name, view(watch.snapshot(args.window), args.stages))
+
+    with Live(shown(), screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(args.every)
             try:
-                seen = watch.snapshot(args.window)
+                live.update(shown(), refresh=True)
             except InputError:  # the engine has ended, and so does this
                 return
-            live.update(view(seen, args.stages), refresh=True)
 
 
 def view(seen: Snapshot, stages: bool) -> Group:

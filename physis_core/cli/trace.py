@@ -32,7 +32,8 @@ def run(args: argparse.Namespace) -> int:
     text = chunk_trace(chunk_id, {name: int(record[name]) for name in names}, tasks)
     out = args.out or Path(f'chunk-{"-".join(map(str, chunk_id))}.json')
     write_text(out, text)
-    print(f'{out}: open it at https://ui.perfetto.dev')
+    print(f'{out}: chunk {":".join(map(str, chunk_id))} of the {watch.name}\n'
+          'open it at https://ui.perfetto.dev')
     return 0
 
 

@@ -20,7 +20,7 @@ from physis_core.observability.snapshot import (
     window_start_ns,
 )
 from physis_core.runtime.chunk_log import ChunkLog
-from physis_core.runtime.descriptor import Descriptor, find_engine
+from physis_core.runtime.descriptor import Descriptor, find_engine, running_engines
 from physis_core.runtime.device_memory import resident_bytes
 from physis_core.runtime.telemetry import EdgeMeter, StageLog
 from physis_core.shared_block import SharedBlock
@@ -58,6 +58,13 @@ class EngineWatch:
     def descriptor(self) -> Descriptor:
         """What the engine has published."""
         return self._attached.descriptor
+
+    @property
+    def name(self) -> str:
+        """Which engine this is, and whether there are others."""
+        others = [str(one.pid) for one in running_engines() if one.pid != self.descriptor.pid]
+        more = f'; others run in {", ".join(others)}: choose with --pid' if others else ''
+        return f'engine of `{self.descriptor.model}` in process {self.descriptor.pid}{more}'
 
     @property
     def chunks(self) -> np.ndarray:

@@ -192,7 +192,7 @@ class Profile:
             profile = cls.from_json(path.read_text(encoding='utf-8'))
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f'{path} cannot be read ({error}); make a profile with '
-                             '`physis profile`') from error
+                             '`physis profile`') from None  # a script shows one trace-back, not two
         if device is not None and profile.device != device:
             raise InputError(f'{path} was made for device `{profile.device}`, not `{device}`; '
                              'measure on that device with `physis profile`')

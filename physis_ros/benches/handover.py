@@ -170,12 +170,19 @@ def _take_steps(positions: Floats, boundaries: Sequence[int], reach: int, servo_
         seen.between_rad_s.append(float(speed_steps[between].max()))
 
 
+def _notes(rows: Sequence[dict[str, Any]]) -> list[str]:
+    notes = ['latency: from letting a chunk in to its first control point, in chunk periods']
+    if any(row['overlap_points'] == 0 for row in rows):
+        notes.append('chunks do not overlap there, so replace, ensemble and prefix are the same')
+    return notes
+
+
 def _show(result: dict[str, Any]) -> None:
     table = Table(title='steps where chunks meet, largest (median of all boundaries)',
-                  caption=result['source'])
+                  caption='\n'.join((result['source'], *_notes(result['rows']))))
     for column in ('latency [chunks]', 'strategy', 'plan jump [rad]', 'servo step [rad]',
-                   'servo velocity step [rad/s]', 'between [rad/s]', 'late', 'dropped',
-                   'underruns'):
+                   'servo velocity step [rad/s]', 'between [rad/s]', 'late [1]', 'dropped [1]',
+                   'underruns [1]'):
         table.add_column(column, justify='right')
     for row in result['rows']:
         table.add_row(

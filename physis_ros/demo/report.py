@@ -40,7 +40,7 @@ _SECTIONS: tuple[tuple[str, str], ...] = (
      'From the capture of the oldest input to the end of play. Chunks overlap: while one is '
      'played, the next is computed from a newer observation.'),
     ('Joint commands and measured positions', 'What the controller asked of the arm, and what the '
-     'arm did.'),
+     'arm did. A gripper that is commanded further than it gets has closed on the cube.'),
     ('What the policy saw', 'Frames of both cameras (front above, wrist below) as they were '
      'published, evenly spaced over each episode; of a long run the first episodes.'),
 )

@@ -8,12 +8,14 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from physis_core.cli.main import main
+from physis_core.cli.watch import EngineWatch
 from physis_core.models.registry import ModelSpec, describe
 from physis_core.planning.modes import full_split
 from physis_core.runtime.descriptor import find_engine, running_engines, runtime_directory
@@ -49,7 +51,7 @@ def test_top_in_another_process_shows_streams_devices_memory_and_links(engine: E
         [sys.executable, '-m', 'physis_core.cli.main', 'top', '--json', '--window', '60'],
         capture_output=True, text=True, timeout=60, check=True)
     seen = json.loads(done.stdout)
-    assert seen['model'] == 'dit'
+    assert (seen['model'], seen['pid']) == ('dit', os.getpid())
     stream, = seen['streams']
     assert (stream['slot'], stream['goodput']['on_time'] >= CHUNKS) == (0, True)
     assert [row['device'] for row in seen['devices']] == [0, 1]
@@ -66,6 +68,7 @@ def test_top_as_tables(engine: Engine, capsys: pytest.CaptureFixture[str]) -> No
     printed = capsys.readouterr().out
     for title in ('dit, last 60 s', 'devices', 'stages', 'links'):
         assert title in printed
+    assert printed.startswith(f'engine of `dit` in process {os.getpid()}\n')
 
 
 def test_top_fits_a_terminal_of_80_columns(
@@ -79,11 +82,21 @@ def test_top_fits_a_terminal_of_80_columns(
     assert row.count(' / ') == 2  # period and response, each in one line
 
 
-def test_trace_follows_one_chunk_through_all_stages(engine: Engine, tmp_path: Path) -> None:
+def test_another_engine_is_mentioned(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = EngineWatch()
+    other = replace(watch.descriptor, pid=1)
+    monkeypatch.setattr('physis_core.cli.watch.running_engines', lambda: [other, watch.descriptor])
+    assert watch.name.endswith('; others run in 1: choose with --pid')
+
+
+def test_trace_follows_one_chunk_through_all_stages(
+        engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / 'trace.json'
     assert main(['trace', '--chunk', '0:1:3', '--out', str(out)]) == 0
     trace = json.loads(out.read_text())
     assert trace['otherData'] == {'chunk': '0:1:3'}
+    assert f'chunk 0:1:3 of the engine of `dit` in process {os.getpid()}\n' in (
+        capsys.readouterr().out)
     ran = [event['name'] for event in trace['traceEvents'] if event.get('cat') == 'run']
     assert ran == [f'step {step} block {block}' for step in range(2) for block in range(2)]
     assert main(['trace', '--out', str(out)]) == 0

@@ -81,8 +81,25 @@ def test_a_recording_of_ones_own_is_measured_with_its_own_latency(
     result = measured(handover, capsys, '--recording', str(tmp_path))
     assert result['source'] == str(tmp_path)
     assert [row['strategy'] for row in result['rows']] == ['replace', 'blend', 'ensemble', 'prefix']
+    execute(handover, 'physis bench', ['--recording', str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert 'in chunk periods' in shown and 'do not overlap' not in shown
     lead = stream.lead_ms / 80.0
     assert all(row['latency_chunks'] == pytest.approx(lead, abs=0.01) for row in result['rows'])
+
+
+def test_strategies_that_cannot_differ_are_said_not_to(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chunks = [chunk for chunk in shipped_streams()[0].epochs[0] if chunk.chunk % 2 == 0]
+    lines = [{**{name: value for name, value in vars(chunk).items() if name != 'velocities'},
+              'positions': chunk.positions.tolist()} for chunk in chunks]
+    (tmp_path / 'chunks.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+    rows = {row['strategy']: {**row, 'strategy': ''} for row in measured(
+        handover, capsys, '--recording', str(tmp_path), '--jitter-ms', '0')['rows']}
+    assert rows['replace']['overlap_points'] == 0
+    assert rows['replace'] == rows['ensemble'] == rows['prefix']
+    execute(handover, 'physis bench', ['--recording', str(tmp_path), '--jitter-ms', '0'])
+    assert 'replace, ensemble and prefix are the same' in ' '.join(capsys.readouterr().out.split())
 
 
 def test_packing_keeps_every_number(tmp_path: Path) -> None:
