@@ -34,13 +34,14 @@ _WAIT_S = 0.1
 _AWAITED_CHUNKS = 64
 # A servo that has not ticked for so long is not there.
 _SERVO_GONE_NS = NS_PER_S
+_NEVER_NS = 2**63
 
 
 class ChunkDelivery:
     """Delivers the chunks of one stream until it is closed or the stream ends."""
 
     def __init__(self, stream: Stream, policy: Policy, buffer: OutputBuffer, ring: RingWriter,
-                 account: StreamAccount, measured: Callable[[], Floats],
+                 account: StreamAccount, first_ns: int, measured: Callable[[], Floats],
                  publish: Callable[[PlannedChunk], None], give_up: Callable[[Timeline], None],
                  failed: Callable[[str], None]) -> None:
         """Prepare to deliver; :meth:`start` does.
@@ -51,6 +52,7 @@ class ChunkDelivery:
             buffer: decides about chunks.
             ring: to the servo.
             account: keeps the numbers.
+            first_ns: from going on after a pause to when the first chunk is due, at most.
             measured: where the joints are now (called in the delivery thread).
             publish: publishes a delivered chunk (called in the delivery thread).
             give_up: told what was planned when that is given up, by a stop, a reset or the end
@@ -63,6 +65,7 @@ class ChunkDelivery:
         self._buffer = buffer
         self._ring = ring
         self._account = account
+        self._first_ns = first_ns
         self._measured = measured
         self._publish = publish
         self._give_up = give_up
@@ -70,7 +73,9 @@ class ChunkDelivery:
         self._lock = threading.Lock()
         self._awaited: OrderedDict[tuple[int, int], PlannedChunk] = OrderedDict()
         self._sent: deque[tuple[PlannedChunk, int]] = deque(maxlen=_AWAITED_CHUNKS)
-        self._underruns_before = 0
+        self._underruns_before = self._underruns_seen = 0
+        self._paused = self._wanted_pause = False
+        self._excused_until_ns = 0
         self._closed = threading.Event()
         self._begin_epoch(stream.epoch)
         self._thread = threading.Thread(target=self._run, name='physis-delivery', daemon=True)
@@ -98,10 +103,21 @@ class ChunkDelivery:
             self._begin_epoch(epoch)
         return epoch
 
-    def pause(self, paused: bool) -> None:
-        """Let no chunk in until unpaused; a stream that has ended makes none anyway."""
+    def pause(self, paused: bool, *, wanted: bool = False) -> None:
+        """Let no chunk in until unpaused; a stream that has ended makes none anyway.
+
+        What a ``wanted`` pause costs in rates and underruns is nobody's fault, and not counted.
+        """
         with suppress(StreamError):
             self.stream.pause(paused)
+        with self._lock:
+            if wanted:
+                self._wanted_pause, self._excused_until_ns = True, _NEVER_NS
+            if self._paused and not paused:
+                if self._wanted_pause or not self._buffer.counts.delivered:
+                    self._account.resume(time.monotonic_ns() + self._first_ns)
+                self._wanted_pause = False
+            self._paused = paused
 
     def promised(self, points: int, lead_ns: int, now_ns: int) -> Floats:
         """Positions ``[points, joints]`` already promised at the begin of the next chunk.
@@ -124,7 +140,8 @@ class ChunkDelivery:
 
         ``reason`` is for diagnostics.
         """
-        self.pause(True)
+        with suppress(StreamError):
+            self.stream.pause(True)
         with self._lock:
             self._ring.tell(epoch=self._buffer.epoch, active=True, stop=reason,
                             heartbeat_ns=time.monotonic_ns())
@@ -161,6 +178,7 @@ class ChunkDelivery:
             feedback = self._ring.feedback()
             if feedback is not None:
                 self._account.servo_played(feedback.played, feedback.tick_ns)
+                self._look_at_underruns(feedback, now_ns)
                 for effect in self._ring.new_effects():
                     self._took_effect((effect.epoch, effect.chunk), effect.effect_ns, now_ns)
             begun = list(self._begun(now_ns))
@@ -178,6 +196,14 @@ class ChunkDelivery:
     def underruns(self, feedback: ServoFeedback) -> int:
         """Of the servo, since the epoch began."""
         return max(feedback.underruns - self._underruns_before, 0)
+
+    def _look_at_underruns(self, feedback: ServoFeedback, now_ns: int) -> None:
+        """Leave out those that a wanted pause has caused, until its first chunk is due."""
+        if self._excused_until_ns and feedback.underruns > self._underruns_seen:
+            self._underruns_before += feedback.underruns - self._underruns_seen
+        self._underruns_seen = feedback.underruns
+        if now_ns > self._excused_until_ns:
+            self._excused_until_ns = 0
 
     def _begun(self, now_ns: int) -> Iterator[tuple[PlannedChunk, int]]:
         """The trajectories that have begun since the last call, and when each did."""
@@ -200,9 +226,12 @@ class ChunkDelivery:
 
     def _begin_epoch(self, epoch: int) -> None:
         feedback = self._ring.feedback()
-        self._underruns_before = feedback.underruns if feedback else 0
+        self._underruns_before = self._underruns_seen = feedback.underruns if feedback else 0
         self._buffer.begin_epoch(epoch)
         self._account.begin_epoch()
+        self._account.resume(time.monotonic_ns() + self._first_ns)
+        if not self._wanted_pause:
+            self._excused_until_ns = 0
         self._awaited.clear()
         self._ring.tell(epoch=epoch, active=True, stop='', heartbeat_ns=time.monotonic_ns())
 
@@ -235,6 +264,8 @@ class ChunkDelivery:
                 return
             self._ring.write(delivery.chunk, measured)
             self._account.delivered(chunk.capture_ns, now_ns)
+            if not self._wanted_pause:
+                self._excused_until_ns = min(self._excused_until_ns, chunk.due_ns)
             self._awaited[chunk.epoch, chunk.chunk] = chunk
             if len(self._awaited) > _AWAITED_CHUNKS:
                 self._awaited.popitem(last=False)

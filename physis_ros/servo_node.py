@@ -168,11 +168,16 @@ def run(node: ServoNode, ending: threading.Event) -> None:
     """Play until told to end; then come to rest."""
     ring: RingReader | None = None
     looks = max(round(_LOOK_S * node.rate_hz), 1)
-    ticks = 0
+    ticks, awaited = 0, False
     while not ending.is_set():
         if ring is None:
             ring = node.open_ring()
             if ring is None:
+                if not awaited:
+                    node.get_logger().info(
+                        f'waiting for ring `{node.ring}` of wam_node: it is there as soon as '
+                        'wam_node is configured, with the same `ring`, namespace and ROS domain')
+                    awaited = True
                 ending.wait(_LOOK_S)
             node.beat.restart()
             continue

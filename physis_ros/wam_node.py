@@ -119,6 +119,7 @@ class WamNode(LifecycleNode):
         self._stream_timers: list[Timer] = []
         self._paused_by_user = False
         self._unfit: list[str] = []
+        self._untold = ''
         self._pause_log = PauseLog(self.get_logger())
         self._prompt: dict[str, np.ndarray] = {}
         self._fault = ''
@@ -177,6 +178,7 @@ class WamNode(LifecycleNode):
             super().on_deactivate(state)
             return TransitionCallbackReturn.FAILURE
         self._state = 'active'
+        self._say_what_runs()
         return TransitionCallbackReturn.SUCCESS
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -237,6 +239,16 @@ class WamNode(LifecycleNode):
             self.create_timer(1.0 / settings['report_hz'], self._publish_report,
                               clock=self._steady_clock)]
 
+    def _say_what_runs(self) -> None:
+        assert self._policy is not None
+        settings, policy = self._settings, self._policy
+        plan, devices = policy.plan, policy.plan.devices
+        source = f' of {settings["plan_file"]}' if settings['plan_file'] else ''
+        self.get_logger().info(
+            f'active: model `{policy.description.name}`, plan `{plan.mode}`{source} on {devices} '
+            f'worker{"s" if devices > 1 else ""} ({policy.compute}), a chunk every '
+            f'{settings["period_ms"]:g} ms, lead {settings["lead_ms"]:g} ms')
+
     def _say_what_does_not_fit(self, policy: Policy) -> None:
         idle = idle_workers(policy, self._settings)
         if idle:
@@ -279,13 +291,14 @@ class WamNode(LifecycleNode):
             stream, self._policy,
             OutputBuffer(handover, period_ns, round(settings['max_age_ms'] * NS_PER_MS)),
             self._ring, StreamAccount(settings['window_s'], settings['warm_up_chunks']),
+            round(settings['lead_ms'] * NS_PER_MS) + period_ns,
             self._measured, self._publish_chunk, self._come_to_rest, self._fail)
         self._delivery.start()
         self._times.jump_ns()
         self._ingest.clear()
         self._pause_log.forgotten(time.monotonic_ns())
         self._ingest.active = True
-        self._unfit = []
+        self._unfit, self._untold = [], ''
         self._apply_pause()
 
     def _close_stream(self) -> None:
@@ -342,10 +355,13 @@ class WamNode(LifecycleNode):
 
     def _fail(self, reason: str) -> None:
         """Latch a fault (either thread)."""
-        if self._fault:
-            return
+        if not self._fault:
+            self.get_logger().error(f'stopped: {reason}; call ~/reset to go on')
+            self._stop(reason)
+
+    def _stop(self, reason: str) -> None:
+        """Come to rest and stay there until a reset (either thread)."""
         self._fault = reason
-        self.get_logger().error(f'stopped: {reason}; call ~/reset to go on')
         if self._delivery is None:
             return
         self._delivery.stop(reason)
@@ -370,10 +386,13 @@ class WamNode(LifecycleNode):
 
     def _apply_pause(self) -> None:
         if self._delivery is not None:
-            self._delivery.pause(bool(self._pause_reason() or self._fault))
+            self._delivery.pause(bool(self._pause_reason() or self._fault),
+                                 wanted=self._paused_by_user)
 
     def _pause_reason(self) -> str:
         reasons = ['by ~/pause'] if self._paused_by_user else []
+        if self._untold:
+            reasons.append(self._untold)
         if self._unfit:
             reasons.append(f'no fresh input from {", ".join(self._unfit)}')
         return ' and '.join(reasons)
@@ -391,9 +410,12 @@ class WamNode(LifecycleNode):
             with suppress(StreamError):  # an ended stream waits for ~/reset
                 self._begin_epoch()
         self._delivery.look_at_servo(now_ns)
+        untold = self._ingest.untold()
         unfit = [source.name for source in self._ingest.unfit(now_ns)]
-        if unfit != self._unfit:
-            self._unfit = unfit
+        if (unfit, untold) != (self._unfit, self._untold):
+            if untold and not self._untold:
+                self.get_logger().info(untold)
+            self._unfit, self._untold = unfit, untold
             self._apply_pause()
         self._pause_log.look(unfit, now_ns)
 
@@ -491,6 +513,10 @@ class WamNode(LifecycleNode):
 
     def _pause(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
         """Pause or go on making chunks; what is planned is played to its end."""
+        if self._fault and not request.data:
+            response.success = False
+            response.message = f'stopped: {self._fault}; call ~/reset to go on'
+            return response
         self._paused_by_user = request.data
         self._apply_pause()
         response.success = True
@@ -500,7 +526,9 @@ class WamNode(LifecycleNode):
     def _stop_request(self, request: Trigger.Request, response: Trigger.Response
                       ) -> Trigger.Response:
         """Come to rest and stay there until ~/reset.  Not an emergency stop."""
-        self._fail('stop requested')
+        if not self._fault:
+            self.get_logger().warning('stopped: stop requested; call ~/reset to go on')
+            self._stop('stop requested')
         response.success = True
         response.message = 'stopped; call ~/reset to go on'
         return response

@@ -28,10 +28,13 @@ class Frequency:
         self._window_ns = round(window_s * NS_PER_S)
         self._silence_ns = round(silence_s * NS_PER_S)
         self._events: deque[int] = deque(maxlen=most)
+        self._expected_ns: int | None = None
 
-    def clear(self) -> None:
-        """Forget all events."""
+    def clear(self, expected_ns: int | None = None) -> None:
+        """Forget all events; ``expected_ns``: when the first one is due, before which none is
+        missed (None: at once)."""
         self._events.clear()
+        self._expected_ns = expected_ns
 
     def count(self, now_ns: int) -> None:
         """An event has happened."""
@@ -39,10 +42,12 @@ class Frequency:
         self._forget(now_ns)
 
     def hz(self, now_ns: int) -> float:
-        """Events a second; 0 after silence, NaN while there was no second event yet."""
+        """Events a second; 0 after silence, NaN while there can be no second event yet."""
         self._forget(now_ns)
         if not self._events:
-            return 0.0
+            awaited = self._expected_ns is not None and (
+                now_ns <= self._expected_ns + self._silence_ns)
+            return float('nan') if awaited else 0.0
         silent_ns = now_ns - self._events[-1]
         if len(self._events) == 1:
             return 0.0 if silent_ns > self._silence_ns else float('nan')

@@ -21,8 +21,9 @@ class StreamNumbers:
     """The numbers of one window.
 
     Attributes:
-        replan_hz: newer observations that reached a delivered chunk.
-        chunk_hz: chunks delivered.
+        replan_hz: newer observations that reached a delivered chunk; NaN while the second one
+            since the begin, or since a wanted pause, is awaited.
+        chunk_hz: chunks delivered; likewise.
         servo_hz: control points played; NaN without a servo.
         age_s: age of actions when they took effect.
         part_s: each part of it, by name.
@@ -73,6 +74,14 @@ class StreamAccount:
         for window in (self._age, *self._parts.values(), self._on_time, self._dropped,
                        self._lateness):
             window.clear()
+
+    def resume(self, expected_ns: int) -> None:
+        """Chunks are made, for the first time or again after a wanted pause: rates begin anew.
+
+        ``expected_ns`` is when the first chunk is due.
+        """
+        for frequency in (self._replan, self._chunk):
+            frequency.clear(expected_ns)
 
     def finished(self, finished_ns: int, due_ns: int, now_ns: int, *, dropped: bool) -> None:
         """A chunk left the pipeline, to be delivered or ``dropped``."""

@@ -40,7 +40,7 @@ class SourceHealth:
         refused: messages refused since activation.
         last_refusal: why the last one was; empty when that is a while ago.
         text: the value, where it is one for people.
-        absence: why it is missing although messages come; empty: not known, or not so.
+        absence: why it is missing, or what to do about it; empty: not known, or not so.
     """
 
     name: str

@@ -76,8 +76,18 @@ class Ingest:
         self.sources = (*self._sensors, *instructions)
 
     def unfit(self, now_ns: int) -> list[Source]:
-        """The sources that are missing or stale: without them there is no observation."""
-        return [source for source in self.sources if not source.fresh(now_ns)]
+        """The sources that are missing or stale: without them there is no observation.
+
+        An instruction that was never given is not one of them: `untold` says so.
+        """
+        return [source for source in self.sources if not source.fresh(now_ns)
+                and not (source.value is None and self._is_instruction(source))]
+
+    def untold(self) -> str:
+        """Says that there is no instruction yet, and how to give one; empty: there is."""
+        if self.instruction is None or self.instruction.source.value is not None:
+            return ''
+        return f'no instruction yet: publish on {self._instruction_topic} (std_msgs/String)'
 
     def health(self, now_ns: int) -> tuple[SourceHealth, ...]:
         """What diagnostics say about every source."""
@@ -86,6 +96,8 @@ class Ingest:
             health = source.health(now_ns)
             if source is self._joint_source and health.condition is Condition.MISSING:
                 health = replace(health, absence=self.joints.absence(self._joint_topic))
+            elif self._is_instruction(source):
+                health = replace(health, absence=self.untold())
             found.append(health)
         return tuple(found)
 
@@ -183,10 +195,15 @@ class Ingest:
             except InputError as error:
                 self._refuse(instruction.source, error)
 
-        self._subscriptions.append(self._node.create_subscription(
+        subscription = self._node.create_subscription(
             String, settings['instruction.topic'], take, QoSProfile(
-                depth=1, durability=DURABILITIES[settings['instruction.durability']])))
+                depth=1, durability=DURABILITIES[settings['instruction.durability']]))
+        self._instruction_topic: str = subscription.topic_name
+        self._subscriptions.append(subscription)
         return instruction
+
+    def _is_instruction(self, source: Source) -> bool:
+        return self.instruction is not None and source is self.instruction.source
 
     def _take_joints(self, message: JointState) -> None:
         if not self.active:

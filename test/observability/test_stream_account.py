@@ -95,6 +95,17 @@ def test_an_epoch_is_not_mixed_with_the_one_before() -> None:
     assert numbers.chunk_hz == 0.0
 
 
+def test_rates_begin_anew_after_a_wanted_pause() -> None:
+    kept = account()
+    deliver(kept, 0, 3000)
+    kept.resume(3500 * MS)
+    for now_ms in (3000, 4299):  # the first chunk is awaited, and a little late
+        assert math.isnan(kept.numbers(now_ms * MS).chunk_hz)
+    assert kept.numbers(4301 * MS).chunk_hz == 0.0  # it is missed
+    deliver(kept, 4400, 5000)
+    assert kept.numbers(5000 * MS).chunk_hz == pytest.approx(6.25)
+
+
 def test_a_window_forgets_and_is_bounded() -> None:
     window = Window(window_s=1.0, most=100)
     for value in range(1000):

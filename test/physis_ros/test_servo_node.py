@@ -118,6 +118,23 @@ def test_it_plays_until_valid_until_then_holds_and_ends_cleanly(
     ring.close()
 
 
+def test_it_says_once_that_it_waits_and_when_the_ring_has_come(
+        graph: Graph, name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
+    process = start()
+    graph.says('servo_node: servo', f'waiting for ring `{name}`')
+    ring = RingWriter(name, FORM)
+    tell(ring)
+    graph.wait_for(lambda: state(ring) is not None, 'the servo')
+    process.terminate()
+    _, log = process.communicate(timeout=20)
+    lines = [line.partition('[servo_node]: ')[2] for line in log.splitlines()
+             if f'`{name}`' in line]
+    assert len(lines) == 2, log
+    assert lines[0].startswith(f'waiting for ring `{name}` of wam_node')
+    assert lines[1] == f'playing from ring `{name}` at 250 Hz'
+    ring.close()
+
+
 def test_a_stop_at_the_servo_is_latched_until_a_new_epoch(
         graph: Graph, name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
     start()

@@ -113,7 +113,8 @@ def test_a_bad_wrench_is_refused_by_name(
 def test_an_instruction_holds_until_another_one_is_given(tell: Callable[..., Told]) -> None:
     told = tell()
     bench = told.bench
-    bench.graph.says('wam_node: node', 'touch, words')
+    bench.graph.says('wam_node: node', 'no instruction yet: publish on /wam_node/instruction '
+                     '(std_msgs/String) and no fresh input from joints, touch')
     told.say('pick up the cube')
     assert words(told.observe()) == 'pick up the cube'
     bench.call(Trigger, '/wam_node/reset', Trigger.Request())
@@ -170,12 +171,16 @@ def test_an_instruction_from_before_the_node_counts_if_it_is_asked_for(
 
 
 def test_a_prompt_is_given_to_the_stream_and_another_one_begins_a_new_stream(
-        tell: Callable[..., Told]) -> None:
+        tell: Callable[..., Told], capfd: pytest.CaptureFixture[str]) -> None:
     told = tell(**PROMPT)
     bench = told.bench
     bench.graph.feel()
     told.touch()
-    bench.graph.says('wam_node: node', 'no fresh input from words')
+    untold = 'no instruction yet: publish on /wam_node/instruction (std_msgs/String)'
+    assert bench.graph.says('wam_node: node', untold).message == f'paused: {untold}'
+    assert bench.graph.says('wam_node: sensor words', untold).level == DiagnosticStatus.ERROR
+    log = capfd.readouterr().err
+    assert log.count(untold) == 1 and 'no fresh input from words' not in log
     assert not bench.stream.observed  # nothing is made without being told what for
     told.say('pick')
     bench.graph.wait_for(lambda: len(bench.engine.streams) == 2, 'a stream with the prompt')
@@ -260,7 +265,7 @@ def test_what_was_felt_and_told_is_recorded_and_can_be_replayed(
     ({**PROMPT, 'instruction.input': "''"}, 'needs input `words`, and no source is named so'),
     ({'instruction.input': 'touch'}, 'input `touch` of model `own_models.told` has two sources'),
     ({'model_options': '\'{"text_type": "float32"}\''}, 'is float32 [24], an instruction is text'),
-    ({'wrench.input': 'words', 'instruction.input': 'touch'}, 'has 24 values for 6 numbers'),
+    ({'wrench.input': 'words', 'instruction.input': 'touch'}, 'is uint8; its source gives float32'),
     ({'instruction.text': 'x' * 30}, 'takes 30 bytes, the model takes at most 24'),
 ])
 def test_a_source_that_the_model_does_not_take_stops_the_configuration_with_a_sentence(

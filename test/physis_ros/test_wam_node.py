@@ -25,6 +25,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from physis_core.delivery.ring import ServoFeedback, ServoState
 from physis_core.errors import WorkerLost
+from physis_core.observability.percentiles import Summary
 from physis_ros.diagnostics import statuses
 from physis_ros.ingest.joint_states import JointCollector
 from physis_ros.msg import ActionChunk, StreamReport
@@ -296,7 +297,8 @@ def test_a_reset_forgets_what_was_seen(bench: Bench) -> None:
     assert len(bench.stream.observed) == count
 
 
-def test_a_stop_first_stops_the_producer_and_lets_nothing_overtake_it(bench: Bench) -> None:
+def test_a_stop_first_stops_the_producer_and_lets_nothing_overtake_it(
+        bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
     chunks, trajectories = bench.listen((ActionChunk, CHUNKS), (JointTrajectory, TRAJECTORIES))
     stream: FakeStream = bench.stream
     assert bench.call(Trigger, '/wam_node/stop_request', Trigger.Request()).success
@@ -305,7 +307,11 @@ def test_a_stop_first_stops_the_producer_and_lets_nothing_overtake_it(bench: Ben
     stream.finish()
     bench.graph.says('wam_node: node', 'stop requested')
     answer = bench.call(SetBool, '/wam_node/pause', SetBool.Request(data=False))
-    assert answer.success and stream.paused  # only a reset lifts it
+    assert not answer.success and stream.paused  # only a reset lifts it
+    assert answer.message == 'stopped: stop requested; call ~/reset to go on'
+    log = capfd.readouterr().err
+    assert log.count('stopped: stop requested') == 1
+    assert not [line for line in log.splitlines() if line.startswith('[ERROR]')]
     bench.call(Trigger, '/wam_node/reset', Trigger.Request())
     stream.finish()  # the sentinel
     bench.graph.wait_for(lambda: chunks, 'a chunk')
@@ -424,7 +430,8 @@ def test_more_workers_than_work_or_cpus_are_said(
 def test_workers_that_fit_are_not_spoken_of(
         make_bench: Callable[..., Bench], capfd: pytest.CaptureFixture[str]) -> None:
     make_bench(workers=1)
-    assert 'worker' not in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert '`workers`' not in said and 'worker processes' not in said
 
 
 def test_parameters_of_rclpy_are_known(make_bench: Callable[..., Bench]) -> None:
@@ -546,6 +553,30 @@ def test_a_servo_that_played_and_is_gone_is_an_error(bench: Bench) -> None:
         'wam_node', 'active', '', status, bench.node._thresholds(), TRAJECTORIES)
         if found.name == 'wam_node: servo']
     assert servo.level == DiagnosticStatus.ERROR and 'no servo is playing' in servo.message
+
+
+@pytest.mark.parametrize(('late_s', 'hint'), [
+    ((0.0, 0.0002, 0.0004), '; a lead of 101 ms would have been enough (lead_ms is 100)'),
+    ((0.01, 0.05, 0.0815), '; a lead of 182 ms would have been enough (lead_ms is 100)'),
+    ((-0.02, -0.001, -0.0001), ''),
+])
+def test_the_lead_that_is_hinted_at_would_have_kept_every_deadline_of_the_window(
+        bench: Bench, late_s: tuple[float, float, float], hint: str) -> None:
+    status = bench.node._status()
+    assert status is not None
+    status = replace(status, numbers=replace(
+        status.numbers, on_time_ratio=0.97, response_lateness_s=Summary(0.0, *late_s)))
+    (deadlines,) = [found for found in statuses(
+        'wam_node', 'active', '', status, bench.node._thresholds())
+        if found.name == 'wam_node: deadlines']
+    assert deadlines.message == f'97% on time{hint}'
+
+
+def test_the_log_says_what_runs(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
+    bench.node.trigger_deactivate()
+    bench.node.trigger_activate()
+    assert ('active: model `so101`, plan `full_split` on 2 workers (cpu), a chunk every 160 ms, '
+            'lead 100 ms') in capfd.readouterr().err
 
 
 def test_two_nodes_on_one_robot_do_not_share_a_ring(bench: Bench) -> None:

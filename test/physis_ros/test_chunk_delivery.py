@@ -1,4 +1,7 @@
-"""When an action took effect: as the servo says, or else at the planned start of its trajectory."""
+"""What is measured of delivered chunks: when each took effect, and what a pause has cost.
+
+An action takes effect when the servo says so, or else at the planned start of its trajectory.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,8 +25,14 @@ from node_bench import Bench
 from physis_core.delivery.buffer import OutputBuffer
 from physis_core.delivery.chunk import PlannedChunk
 from physis_core.delivery.handover import Replace
-from physis_core.delivery.ring import Effect, RingFormat, RingReader, RingWriter, ServoState
-from physis_core.delivery.ring import ServoFeedback as Feedback
+from physis_core.delivery.ring import (
+    Effect,
+    RingFormat,
+    RingReader,
+    RingWriter,
+    ServoFeedback,
+    ServoState,
+)
 from physis_core.observability.stream_account import StreamAccount
 from physis_core.runtime.engine import StreamOptions
 from physis_ros.chunk_delivery import ChunkDelivery
@@ -43,7 +52,8 @@ class Scene:
         policy = SimpleNamespace(joints=NAMES, control_period_ns=20 * MS)
         self.delivery = ChunkDelivery(
             cast(Any, self.stream), cast(Any, policy),
-            OutputBuffer(Replace(), PERIOD_NS, 3600 * 1000 * MS), ring, StreamAccount(60.0, 0),
+            OutputBuffer(Replace(), PERIOD_NS, 3600 * 1000 * MS), ring,
+            StreamAccount(60.0, 0), 2 * PERIOD_NS,
             lambda: np.zeros(JOINTS), self.chunks.append, lambda plan: None, lambda why: None)
 
     def deliver(self, due_ns: int) -> PlannedChunk:
@@ -62,6 +72,22 @@ def scene() -> Iterator[Scene]:
     name = f'effects-{os.getpid()}-{time.monotonic_ns()}'
     with closing(RingWriter(name, RingFormat(NAMES, POINTS))) as ring:
         yield Scene(name, ring)
+
+
+@contextmanager
+def servo(scene: Scene) -> Iterator[RingReader]:
+    """The side of the ring that plays."""
+    reader = RingReader.open(scene.name)
+    assert reader is not None
+    with closing(reader):
+        yield reader
+
+
+def feedback(tick_ns: int, *, effects: int = 0, underruns: int = 0) -> ServoFeedback:
+    return ServoFeedback(
+        effects=effects, tick_ns=tick_ns, state=ServoState.PLAYING, epoch=1, real_time=False,
+        ticks=1, played=1, missed=0, underruns=underruns, limited=0, rate_hz=250.0,
+        position=np.zeros(JOINTS), velocity=np.zeros(JOINTS))
 
 
 def test_a_trajectory_takes_effect_at_its_planned_start(scene: Scene) -> None:
@@ -109,15 +135,10 @@ def test_where_a_servo_plays_only_its_word_counts_and_only_once(scene: Scene) ->
     played, planned = scene.deliver(due_ns), scene.deliver(due_ns + PERIOD_NS)
     for chunk in (played, planned):
         scene.delivery.sent(chunk, chunk.due_ns - 20 * MS)
-    reader = RingReader.open(scene.name)
-    assert reader is not None
-    with closing(reader):
+    with servo(scene) as reader:
         effect_ns = due_ns + 3 * MS
         reader.effect(0, Effect(1, played.chunk, effect_ns))
-        reader.report(Feedback(
-            effects=1, tick_ns=effect_ns, state=ServoState.PLAYING, epoch=1, real_time=False,
-            ticks=1, played=1, missed=0, underruns=0, limited=0, rate_hz=250.0,
-            position=np.zeros(JOINTS), velocity=np.zeros(JOINTS)))
+        reader.report(feedback(effect_ns, effects=1))
         p50, most = scene.ages_ms(planned.due_ns + MS)
         assert p50 == most == pytest.approx((effect_ns - played.capture_ns) / MS)
         # It is gone: the next trajectory counts from its planned start.
@@ -125,6 +146,47 @@ def test_where_a_servo_plays_only_its_word_counts_and_only_once(scene: Scene) ->
         scene.delivery.sent(later, later.due_ns - 20 * MS)
         _, most = scene.ages_ms(later.due_ns)
         assert most == pytest.approx((later.due_ns - later.capture_ns) / MS)
+
+
+def underruns(scene: Scene, reader: RingReader, underruns: int, now_ns: int) -> int:
+    """What is made of the servo's count at a moment."""
+    reader.report(feedback(now_ns, underruns=underruns))
+    seen = scene.delivery.look_at_servo(now_ns)
+    assert seen is not None
+    return scene.delivery.underruns(seen)
+
+
+def test_a_wanted_pause_is_no_underrun(scene: Scene) -> None:
+    with servo(scene) as reader:
+        now_ns = time.monotonic_ns()
+        assert underruns(scene, reader, 1, now_ns) == 1
+        scene.delivery.pause(True, wanted=True)
+        assert underruns(scene, reader, 2, now_ns) == 1  # the plan came to its end
+        scene.delivery.pause(False)
+        assert underruns(scene, reader, 3, now_ns) == 1  # nothing was made yet
+        due_ns = scene.deliver(time.monotonic_ns() + 1000 * MS).due_ns
+        assert underruns(scene, reader, 4, due_ns - MS) == 1  # its time has not come
+        assert underruns(scene, reader, 4, due_ns + MS) == 1
+        assert underruns(scene, reader, 5, due_ns + 600 * MS) == 2
+
+
+def test_a_pause_for_want_of_inputs_is_one(scene: Scene) -> None:
+    with servo(scene) as reader:
+        now_ns = time.monotonic_ns()
+        assert underruns(scene, reader, 0, now_ns) == 0
+        scene.delivery.pause(True)
+        assert underruns(scene, reader, 1, now_ns) == 1
+
+
+def test_the_rate_begins_anew_after_a_wanted_pause_and_only_then(scene: Scene) -> None:
+    for wanted in (False, True):
+        for _ in range(2):
+            scene.deliver(time.monotonic_ns() + 1000 * MS)
+        scene.delivery.pause(True, wanted=wanted)
+        scene.delivery.pause(False)
+        now_ns = time.monotonic_ns()
+        assert math.isnan(scene.delivery.numbers(now_ns)[0].chunk_hz) is wanted
+    assert scene.delivery.numbers(now_ns + 60_000 * MS)[0].chunk_hz == 0.0
 
 
 def test_a_node_without_a_servo_knows_the_age_of_its_actions(bench: Bench) -> None:
