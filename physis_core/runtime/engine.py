@@ -412,11 +412,12 @@ class Engine:
             while not self._stopping:
                 seen = self._bell.read()
                 with self._lock:
-                    moved = self._collect()
+                    served = self._collect()
                     next_ns = self._release()
                 self._supervise()
-                if not moved:
-                    self._bell.wait(seen, min(next_ns - time.monotonic_ns(), _IDLE_NS))
+                for stream in served:  # last: who wakes now need not wait for this thread
+                    stream.notify()
+                self._bell.wait(seen, min(next_ns - time.monotonic_ns(), _IDLE_NS))
         except BaseException as error:  # nobody may wait for a loop that is gone
             for stream in list(self._streams.values()):
                 self._end_stream(stream, StreamError(
@@ -468,19 +469,19 @@ class Engine:
         stream.enter(due_ns)
         return True
 
-    def _collect(self) -> bool:
-        """Take finished chunks from all exits; whether there were any."""
-        moved = False
+    def _collect(self) -> list[Stream]:
+        """Take finished chunks from all exits; the streams that they are of."""
+        served: list[Stream] = []
         for inlet in self._wiring.exits.values():
             while (message := inlet.pull()) is not None:
-                moved = True
                 state = message.state
                 stream = self._streams.get(state.stream)
                 if stream is not None and stream.epoch == state.epoch:
                     stream.deliver(_finished(state, message.tensors))
                     self._log_chunk(stream, state)
+                    served.append(stream)
                 inlet.release(message.slot)
-        return moved
+        return served
 
     def _log_chunk(self, stream: Stream, state: ChunkState) -> None:
         options = stream.options

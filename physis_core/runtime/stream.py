@@ -265,11 +265,15 @@ class Stream:
         self._due_ns.append(due_ns)
 
     def deliver(self, chunk: FinishedChunk) -> None:
-        """Take a finished chunk."""
+        """Take a finished chunk; :meth:`notify` tells whoever waits."""
         self.completed += 1
         self._due_ns.popleft()
         with self._arrival:
             self._queue.append(chunk)
+
+    def notify(self) -> None:
+        """Wake whoever waits for a chunk."""
+        with self._arrival:
             self._arrival.notify_all()
 
     def end(self, error: StreamError) -> None:
