@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import rclpy
@@ -12,13 +13,12 @@ from rclpy.signals import SignalHandlerOptions
 from rich.console import Console
 from rich.table import Table
 
-from physis_core.errors import InputError
 from physis_ros.benches.surroundings import surroundings
 from physis_ros.demo.calls import Calls
 from physis_ros.demo.processes import ProcessGroup
 from physis_ros.deployment import policy_processes
 from physis_ros.drill.exercise import Bounds, Exercise, Outcome
-from physis_ros.drill.faults import faults
+from physis_ros.drill.faults import FAULTS, Fault, Scene, chosen_faults
 from physis_ros.drill.robot import DrillRobot
 
 _FROZEN_MS = 1000.0
@@ -28,7 +28,8 @@ _OUT_OF_BOUNDS = 1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument('--only', nargs='+', default=[], metavar='FAULT',
-                        help='names, or parts of them; default: all')
+                        help='names, or parts of them, quoted where they have spaces; default: '
+                        f'all ({", ".join(fault.name for fault in FAULTS)})')
     parser.add_argument('--safe-s', type=float, default=2.5,
                         help='longest time from a fault to rest [s]')
     parser.add_argument('--said-s', type=float, default=4.0,
@@ -41,29 +42,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Drill; the exit code says whether all was within bounds."""
+    chosen = chosen_faults(args.only)
     bounds = Bounds(args.safe_s, args.said_s, args.jump_rad)
     shared = {'use_sim_time': True}
     sources = {f'cameras.{camera}.frozen_ms': _FROZEN_MS for camera in ('front', 'wrist')}
     processes = policy_processes(wam={**shared, **sources}, servo=shared)
     with surroundings(processes) as group:
-        outcomes = _drill(args, group, bounds)
+        outcomes = _drill(chosen, group, bounds)
     result = {'bounds': vars(bounds), 'faults': [outcome.shown() for outcome in outcomes]}
     print(json.dumps(result, indent=1)) if args.json else _show(outcomes)
     return 0 if all(outcome.within_bounds for outcome in outcomes) else _OUT_OF_BOUNDS
 
 
-def _drill(args: argparse.Namespace, group: ProcessGroup, bounds: Bounds) -> list[Outcome]:
+def _drill(chosen: Sequence[Fault], group: ProcessGroup, bounds: Bounds) -> list[Outcome]:
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     robot = DrillRobot()
     executor = SingleThreadedExecutor()
     executor.add_node(robot)
     calls = Calls(robot, executor, group.check)
     try:
-        chosen = [fault for fault in faults(robot, calls, group.pids()['wam_node'])
-                  if not args.only or any(part in fault.name for part in args.only)]
-        if not chosen:
-            raise InputError(f'no fault is called {" or ".join(args.only)}')
-        exercise = Exercise(robot, calls, bounds)
+        exercise = Exercise(Scene(robot, calls, group.pids()['wam_node']), bounds)
         exercise.begin()
         return [exercise.run(fault) for fault in chosen]
     finally:

@@ -14,9 +14,9 @@ from diagnostic_msgs.msg import DiagnosticArray
 from std_srvs.srv import Trigger
 
 from physis_core.units import NS_PER_S
-from physis_ros.demo.calls import Calls, NoAnswer
-from physis_ros.drill.faults import Fault
-from physis_ros.drill.robot import Commanded, DrillRobot
+from physis_ros.demo.calls import NoAnswer
+from physis_ros.drill.faults import Fault, Scene
+from physis_ros.drill.robot import Commanded
 
 # Commands that do not differ for so long are rest.
 _REST_S = 0.1
@@ -73,9 +73,10 @@ class Outcome:
 class Exercise:
     """Runs faults one after the other on a running policy."""
 
-    def __init__(self, robot: DrillRobot, calls: Calls, bounds: Bounds) -> None:
-        self._robot = robot
-        self._calls = calls
+    def __init__(self, scene: Scene, bounds: Bounds) -> None:
+        self._scene = scene
+        self._robot = robot = scene.robot
+        self._calls = scene.calls
         self._bounds = bounds
         self._fault: Fault | None = None
         self._named: list[tuple[int, str]] = []
@@ -90,14 +91,14 @@ class Exercise:
         self._fault = fault
         self._named.clear()
         begin_ns = time.monotonic_ns()
-        fault.provoke()
+        fault.provoke(self._scene)
         if fault.stops:
             self._wait(lambda: not self._moving(), begin_ns, self._bounds.safe_s + _REST_S)
         if fault.status:
             self._wait(lambda: bool(self._named), begin_ns, self._bounds.said_s)
         self._calls.spin(_AFTER_S)
         safe_s = self._rest_s(begin_ns) if fault.stops else None
-        fault.mend()
+        fault.mend(self._scene)
         recovered = self._recover()
         jump_rad, lost = self._largest_jump(begin_ns)
         said_s, said = None, ''

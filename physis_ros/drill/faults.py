@@ -5,18 +5,37 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from std_srvs.srv import Trigger
 
-from physis_core.errors import PhysisError
+from physis_core.errors import InputError, PhysisError
 from physis_ros.demo.calls import Calls
 from physis_ros.drill.robot import JOINTS, DrillRobot
 
 _STALL_S = 2.0
 _CLOCK_JUMP_S = 100.0
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What faults are done to.
+
+    Attributes:
+        robot: the robot of the drill.
+        calls: calls services, and spins.
+        policy_pid: process of `wam_node`.
+    """
+
+    robot: DrillRobot
+    calls: Calls
+    policy_pid: int
+
+
+Action: TypeAlias = Callable[[Scene], object]
 
 
 @dataclass(frozen=True)
@@ -33,42 +52,60 @@ class Fault:
     """
 
     name: str
-    provoke: Callable[[], None]
-    mend: Callable[[], None]
+    provoke: Action
+    mend: Action
     stops: bool
     status: str
     words: str
 
 
-def faults(robot: DrillRobot, calls: Calls, policy_pid: int) -> list[Fault]:
-    """All faults, in the order in which they are drilled."""
-    def nothing() -> None:
-        pass
+def _nothing(scene: Scene) -> None:
+    pass
 
-    def call(service: str) -> Callable[[], None]:
-        return lambda: calls.call(Trigger, service, Trigger.Request())
 
-    return [
-        Fault('camera frozen', lambda: robot.frozen.add('front'), robot.frozen.clear, False,
-              'wam_node: sensor front', 'frozen'),
-        Fault('camera gone', lambda: robot.gone.add('front'), robot.gone.clear, True,
-              'wam_node: sensor front', 'stale'),
-        Fault('joint NaN', lambda: setattr(robot, 'nan_joint', 'elbow_flex'),
-              lambda: setattr(robot, 'nan_joint', ''), True, 'wam_node: sensor joints',
-              'elbow_flex'),
-        Fault('joint order changed', lambda: setattr(robot, 'order', JOINTS[::-1]),
-              lambda: setattr(robot, 'order', JOINTS), False, '', ''),
-        Fault('clock jump', lambda: _jump(robot, _CLOCK_JUMP_S),
-              lambda: _jump(robot, -_CLOCK_JUMP_S), False, '', ''),
-        Fault('engine worker killed', lambda: _kill_worker(policy_pid), nothing,
-              True, 'wam_node: node', 'stopped'),
-        Fault('engine stalled 2 s', lambda: _stall_worker(policy_pid, calls), nothing, True,
-              'wam_node: node', 'stopped'),
-        Fault('reset in mid-chunk', call('/wam_node/reset'), nothing, False, '', ''),
-        Fault('stop request', call('/wam_node/stop_request'), nothing, True, 'wam_node: node',
-              'stop requested'),
-        Fault('subscriber gone', robot.leave, robot.listen, False, '', ''),
-    ]
+def _call(service: str) -> Action:
+    return lambda scene: scene.calls.call(Trigger, service, Trigger.Request())
+
+
+def _set(name: str, value: object) -> Action:
+    return lambda scene: setattr(scene.robot, name, value)
+
+
+FAULTS = (
+    Fault('camera frozen', lambda scene: scene.robot.frozen.add('front'),
+          lambda scene: scene.robot.frozen.clear(), False, 'wam_node: sensor front', 'frozen'),
+    Fault('camera gone', lambda scene: scene.robot.gone.add('front'),
+          lambda scene: scene.robot.gone.clear(), True, 'wam_node: sensor front', 'stale'),
+    Fault('joint NaN', _set('nan_joint', 'elbow_flex'), _set('nan_joint', ''), True,
+          'wam_node: sensor joints', 'elbow_flex'),
+    Fault('joint order changed', _set('order', JOINTS[::-1]), _set('order', JOINTS), False, '', ''),
+    Fault('clock jump', lambda scene: _jump(scene.robot, _CLOCK_JUMP_S),
+          lambda scene: _jump(scene.robot, -_CLOCK_JUMP_S), False, '', ''),
+    Fault('engine worker killed', lambda scene: _kill_worker(scene.policy_pid), _nothing, True,
+          'wam_node: node', 'stopped'),
+    Fault('engine stalled 2 s', lambda scene: _stall_worker(scene.policy_pid, scene.calls),
+          _nothing, True, 'wam_node: node', 'stopped'),
+    Fault('reset in mid-chunk', _call('/wam_node/reset'), _nothing, False, '', ''),
+    Fault('stop request', _call('/wam_node/stop_request'), _nothing, True, 'wam_node: node',
+          'stop requested'),
+    Fault('subscriber gone', lambda scene: scene.robot.leave(), lambda scene: scene.robot.listen(),
+          False, '', ''),
+)
+"""All faults, in the order in which they are drilled."""
+
+
+def chosen_faults(parts: Sequence[str]) -> list[Fault]:
+    """The faults whose names contain any of the parts; all, where there are none.
+
+    Raises:
+        InputError: a part that no name contains; tells the names.
+    """
+    for part in parts:
+        if not part.strip() or not any(part in fault.name for fault in FAULTS):
+            raise InputError(f'--only: no fault is called `{part}`; there are '
+                             f'{", ".join(fault.name for fault in FAULTS)}')
+    return [fault for fault in FAULTS
+            if not parts or any(part in fault.name for part in parts)]
 
 
 def _jump(robot: DrillRobot, seconds: float) -> None:

@@ -12,12 +12,37 @@ import pytest
 
 pytest.importorskip('rclpy', reason='the ROS 2 wheels are not installed')
 
+from physis_core.cli.commands import execute
 from physis_core.delivery.shared_file import FOLDER, SharedFile
+from physis_core.errors import InputError
+from physis_ros.drill import command
+from physis_ros.drill.faults import FAULTS, chosen_faults
 
 # What a busy machine may add is not what is tested: benches measure times.
 PATIENT = ('--safe-s', '15', '--said-s', '20')
 WITH_REST = ('engine worker killed', 'stop request')
 WITHOUT = ('joint order changed',)
+
+
+def test_faults_are_chosen_by_parts_of_their_names() -> None:
+    assert chosen_faults([]) == list(FAULTS)
+    assert [fault.name for fault in chosen_faults(['camera', 'stop'])] == [
+        'camera frozen', 'camera gone', 'stop request']
+
+
+@pytest.mark.parametrize('given', [['camera', 'foo'], ['foo'], [''], [' ']])
+def test_a_name_that_no_fault_has_is_refused_before_anything_is_started(given: list[str]) -> None:
+    with pytest.raises(InputError) as refused:
+        execute(command, 'physis drill', ['--only', *given])
+    assert f'no fault is called `{given[-1]}`; there are camera frozen, camera gone, joint NaN' in (
+        str(refused.value))
+
+
+def test_the_help_names_the_faults(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        execute(command, 'physis drill', ['--help'])
+    said = ' '.join(capsys.readouterr().out.split())
+    assert all(fault.name in said for fault in FAULTS)
 
 
 @pytest.mark.timeout(300)
