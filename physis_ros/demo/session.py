@@ -170,13 +170,13 @@ def _run_episodes(settings: DemoSettings, group: ProcessGroup, recording: Record
             runner.wait_for_robot_and_policy()
             done = 0
             while settings.episodes is None or done < settings.episodes:
-                progress.update(bar, description=f'episode {done}', status=_status(recording))
+                progress.update(bar, description=f'episode {done + 1}', status=_status(recording))
                 runner.run(lambda episode: progress.update(
                     bar, status=f'{episode.simulated_s:4.1f} s  {_status(recording)}'))
                 done += 1
                 progress.update(bar, completed=done, status=_status(recording))
                 if not console.is_terminal:  # where no bar can be drawn, a line for each episode
-                    console.print(f'{done}: {_status(recording)}')
+                    console.print(f'episode {done}: {_status(recording)}')
             runner.pause()
     finally:
         executor.shutdown()
@@ -213,4 +213,4 @@ def _progress(console: Console) -> Progress:
 def _status(recording: Recording) -> str:
     ended: list[EpisodeSeen] = [episode for episode in recording.episodes if episode.ended_ns]
     successes = sum(episode.success for episode in ended)
-    return f'success {successes}/{len(ended)}, chunks {len(recording.chunks)}'
+    return f'success {successes}/{len(ended)}, {len(recording.chunks)} chunks heard'

@@ -41,7 +41,8 @@ def rows(measures: Measures, stage_us: Mapping[str, float]) -> list[Row]:
          'capture of the oldest input to effect at the controller'),
         ('age, mean by part', _parts(age), 'capture + queue + response + handoff'),
         ('on time', f'{100 * measures.on_time_ratio:.2f} %',
-         f'{measures.deadline_misses} of {measures.chunks} chunks missed their planned start'
+         f'{measures.deadline_misses} of {measures.chunks} chunks due in episodes missed their '
+         'planned start'
          + (_MORE_TIME if measures.on_time_ratio < _ENOUGH_ON_TIME else '')),
         ('refused by the controller', str(measures.rejected), 'trajectories it did not accept'),
         ('stage, fastest / median / slowest', _stages(stage_us),

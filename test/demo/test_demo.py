@@ -103,6 +103,9 @@ def test_the_arm_picks_and_places_and_everything_is_measured(demo: Callable[...,
     assert code == 0, output
     summary = json.loads((run.out / 'summary.json').read_text())
     assert summary['episodes'] == 2
+    assert re.findall(r'episode (\d+): success \d/(\d), \d+ chunks heard', output) == [
+        ('1', '1'), ('2', '2')]
+    assert 'episode 0' not in output and 'episode 3' not in output
     if summary['on_time_ratio'] > 0.97 and summary['real_time_factor'] > 0.99:
         assert summary['success_rate'] >= 0.5
     assert set(summary['sensor_hz']) == {'front', 'wrist', 'joint_states'}
