@@ -61,7 +61,7 @@ from physis_ros.parameters import Setting
 from physis_ros.pause_log import PauseLog
 from physis_ros.pipeline_status import PipelineWatch
 from physis_ros.policy import PREFIX, Policy, crowded, idle_workers, make_policy
-from physis_ros.replay.recording import SessionRecording, outlets
+from physis_ros.replay.recording import SessionRecording, outlets, recorded_encoding
 from physis_ros.ring_name import ring_name
 from physis_ros.stage_status import stage_status
 from physis_ros.starting import check_parameter_files, start_ros
@@ -320,6 +320,12 @@ class WamNode(LifecycleNode):
             self.resolve_topic_name(settings['instruction.topic']))
         inputs = [*sensors, *([instruction] if instruction else [])]
         self.get_logger().info(f'recording {", ".join(inputs)} and chunks to {recording.folder}')
+        for camera in settings['camera_names']:
+            encoding = settings[f'cameras.{camera}.encoding']
+            if encoding not in ('', recorded_encoding(settings, camera)):
+                self.get_logger().warning(
+                    f'camera `{camera}`: images are recorded as rgb8; for a replay, leave '
+                    f'`cameras.{camera}.encoding` (`{encoding}`) empty')
 
     def _end_recording(self) -> None:
         if self._recording is not None:

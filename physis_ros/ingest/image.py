@@ -22,7 +22,8 @@ _BAYER = {'bayer_rggb8': 'rggb', 'bayer_bggr8': 'bggr', 'bayer_gbrg8': 'gbrg',
           'bayer_grbg8': 'grbg'}
 # Order of the bytes of two pixels.
 _YUV422 = {'yuv422': 'uyvy', 'uyvy': 'uyvy', 'yuv422_yuy2': 'yuyv', 'yuyv': 'yuyv'}
-ENCODINGS = (*_INTERLEAVED, *_BAYER, *_YUV422)
+PACKED = tuple(_INTERLEAVED)
+ENCODINGS = (*PACKED, *_BAYER, *_YUV422)
 
 
 def pixels_of(camera: str, message: Image, encoding: str = '') -> Pixels:
@@ -65,6 +66,19 @@ def pixels_of(camera: str, message: Image, encoding: str = '') -> Pixels:
     if order == (2, 1, 0):
         return pixels[:, :, 2::-1]
     return np.broadcast_to(pixels, (height, width, 3))
+
+
+def packed(pixels: Pixels, encoding: str) -> Pixels:
+    """RGB uint8 ``[height, width, 3]`` as `pixels_of` reads it back: ``[height, width, channels]``.
+
+    Args:
+        pixels: of an image that came in this encoding.
+        encoding: one of ``PACKED``.
+    """
+    channels, order = _INTERLEAVED[encoding]
+    found = np.full((*pixels.shape[:2], channels), 255, np.uint8)
+    found[:, :, list(order)] = pixels
+    return found
 
 
 def resized(pixels: Pixels, height: int, width: int) -> Pixels:

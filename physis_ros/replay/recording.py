@@ -26,6 +26,7 @@ from std_msgs.msg import String
 
 from physis_core.delivery.chunk import PlannedChunk
 from physis_core.errors import InputError
+from physis_ros.ingest.image import PACKED, packed
 from physis_ros.ingest.wrench import wrench_message
 from physis_ros.parameters import Settings
 from physis_ros.replay.bag import OBSERVATIONS
@@ -63,9 +64,18 @@ def outlets(settings: Settings, joints: Sequence[str], resolved: Callable[[str],
     for camera in settings['camera_names']:
         # As what the node listens for, so that the same parameters replay it.
         compressed = settings[f'cameras.{camera}.transport'] == 'compressed'
-        found[camera] = Outlet(resolved(settings[f'cameras.{camera}.topic']),
-                               _compressed_image if compressed else _image)
+        found[camera] = Outlet(
+            resolved(settings[f'cameras.{camera}.topic']),
+            _compressed_image if compressed else partial(
+                _image, encoding=recorded_encoding(settings, camera)))
     return found
+
+
+def recorded_encoding(settings: Settings, camera: str) -> str:
+    """The encoding in which a camera's images are recorded: the one that is read into them at a
+    replay, unless pixels are no longer what it is about (Bayer, YUV)."""
+    encoding: str = settings[f'cameras.{camera}.encoding']
+    return encoding if encoding in PACKED else 'rgb8'
 
 
 class SessionRecording:
@@ -139,10 +149,11 @@ def _joint_state(names: list[str], positions: np.ndarray) -> JointState:
     return JointState(name=names, position=array.array('d', positions.astype(np.float64).tobytes()))
 
 
-def _image(pixels: np.ndarray) -> Image:
-    height, width, _ = pixels.shape
-    return Image(height=height, width=width, encoding='rgb8', step=3 * width,
-                 data=array.array('B', pixels.tobytes()))
+def _image(pixels: np.ndarray, encoding: str) -> Image:
+    data = pixels if encoding == 'rgb8' else packed(pixels, encoding)
+    height, width, channels = data.shape
+    return Image(height=height, width=width, encoding=encoding, step=channels * width,
+                 data=array.array('B', data.tobytes()))
 
 
 def _compressed_image(pixels: np.ndarray) -> CompressedImage:

@@ -14,7 +14,7 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from physis_core.errors import InputError
 from physis_ros.ingest.compressed import decoded
-from physis_ros.ingest.image import pixels_of, resized
+from physis_ros.ingest.image import PACKED, packed, pixels_of, resized
 
 RGB = np.array([[[200, 40, 90], [10, 250, 130]], [[0, 0, 255], [70, 80, 60]]], np.uint8)
 
@@ -37,6 +37,12 @@ def message(pixels: np.ndarray, encoding: str, padding: int = 0) -> Image:
 @pytest.mark.parametrize('padding', [0, 5])
 def test_colours_are_where_they_belong(encoding: str, pixels: np.ndarray, padding: int) -> None:
     assert (pixels_of('front', message(pixels, encoding, padding)) == RGB).all()
+
+
+@pytest.mark.parametrize('encoding', PACKED)
+def test_what_is_packed_is_read_back(encoding: str) -> None:
+    pixels = np.repeat(RGB[:, :, :1], 3, 2) if encoding in ('mono8', '8UC1') else RGB
+    assert (pixels_of('front', message(packed(pixels, encoding), encoding)) == pixels).all()
 
 
 def test_grey_becomes_three_equal_channels() -> None:

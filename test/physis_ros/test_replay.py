@@ -17,11 +17,11 @@ pytest.importorskip('rosbags', reason='rosbags is not installed')
 import rclpy
 from graph import NAMES
 from node_bench import Bench
-from PIL import Image as Picture
 from sensor_msgs.msg import CompressedImage
 
 from physis_core.errors import InputError
 from physis_ros.benches.recorded_streams import read_recording
+from physis_ros.ingest.image import pixels_of
 from physis_ros.msg import ActionChunk
 from physis_ros.replay.bag import Bag
 from physis_ros.replay.player import Player
@@ -91,6 +91,7 @@ def test_a_recording_is_played_to_a_policy(session: tuple[Bench, Path]) -> None:
 
 def test_a_compressed_camera_is_replayed_by_the_parameters_that_recorded_it(
         make_bench: Callable[..., Bench], tmp_path: Path) -> None:
+    picture = pytest.importorskip('PIL.Image')
     topic = '/cam/front/compressed'
     bench = make_bench(activate=False, record=tmp_path, **{
         'cameras.front.topic': topic, 'cameras.front.transport': 'compressed',
@@ -102,7 +103,7 @@ def test_a_compressed_camera_is_replayed_by_the_parameters_that_recorded_it(
     bench.graph.wait_for(camera.get_subscription_count, topic)
     stored = io.BytesIO()
     noise = np.random.default_rng(1).integers(0, 256, (96, 96, 3), np.uint8)
-    Picture.fromarray(noise).save(stored, 'jpeg')
+    picture.fromarray(noise).save(stored, 'jpeg')
 
     def seen() -> bool:
         message = CompressedImage(format='jpeg', data=stored.getvalue())
@@ -127,6 +128,34 @@ def test_a_compressed_camera_is_replayed_by_the_parameters_that_recorded_it(
         bench.graph.wait_for(lambda: bench.stream.observed, 'an observation')
         player.destroy_node()
     assert (bench.stream.observed[0].arrays['front'] == first).all()
+
+
+@pytest.mark.parametrize(('encoding', 'recorded', 'warned'), [
+    ('bgr8', 'bgr8', False), ('yuyv', 'rgb8', True)])
+def test_images_are_recorded_in_the_encoding_that_a_replay_reads_into_them(
+        make_bench: Callable[..., Bench], tmp_path: Path, capfd: pytest.CaptureFixture[str],
+        encoding: str, recorded: str, warned: bool) -> None:
+    bench = make_bench(record=tmp_path, **{
+        'cameras.front.encoding': encoding, 'cameras.front.stale_ms': 60_000,
+        'cameras.wrist.stale_ms': 60_000, 'joints.stale_ms': 60_000})
+    pixels = np.random.default_rng(1).integers(0, 256, (64, 64, 3), np.uint8)
+
+    def seen() -> bool:
+        bench.graph.feel()
+        bench.graph.show('front', pixels=pixels)
+        bench.graph.show('wrist')
+        bench.graph.spin_for(0.02)
+        return bool(bench.stream.observed)
+
+    bench.graph.wait_for(seen, 'an observation')
+    saw = bench.stream.observed[0].arrays['front']
+    bench.node.trigger_deactivate()
+    (session,) = tmp_path.iterdir()
+    with closing(Bag(session, {})) as bag:
+        message = next(found.message for found in bag.messages() if found.topic == FRONT)
+    assert message.encoding == recorded
+    assert (pixels_of('front', message, '' if warned else encoding) == saw).all()
+    assert ('images are recorded as rgb8' in capfd.readouterr().err) is warned
 
 
 def test_a_topic_of_another_type_is_said_to_be_so(session: tuple[Bench, Path]) -> None:
