@@ -93,7 +93,7 @@ def test_images_and_states_are_recorded_at_the_pace_of_the_data_set(
 
 @pytest.mark.parametrize(('options', 'complaint'), [
     (('--hz', '0'), '--hz is 0; it must be positive'),
-    (('--episodes', '0'), '--episodes is 0; it must be positive'),
+    (('--episodes', '0'), '--episodes is 0; it goes from 1 to'),
     (('--joints', 'a', 'b'), '--joints names 2 values, the state has 3'),
     (('--state', 'elsewhere'), 'has no feature elsewhere; it has steps/observation/state'),
 ])
