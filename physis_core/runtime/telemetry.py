@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Sequence
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -19,33 +21,45 @@ STAGE_RECORD = np.dtype([
     ('end_ns', '<i8')])
 """One task: who, where, with how many others, when it arrived, started and ended (steady ns)."""
 
-_PACK = struct.Struct('<iiqhhhhqqq')
 CAPACITY = 8192
+_Log = TypeVar('_Log', bound='RecordLog')
+_PACKED = {'<i2': 'h', '<i4': 'i', '<i8': 'q'}
 
 
-class StageLog:
-    """The last tasks of one device.  Written by the device alone."""
+class RecordLog:
+    """The last records of one writer; the names and types of their fields are ``RECORD``'s."""
+
+    RECORD: ClassVar[np.dtype[np.void]]
 
     def __init__(self, block: SharedBlock) -> None:
         self.block = block
         self._count = memoryview(block.memory)[:8].cast('q')
         self._first = aligned(8)
-        self._records = np.frombuffer(block.memory, STAGE_RECORD, CAPACITY, self._first)
+        self._records = np.frombuffer(block.memory, self.RECORD, CAPACITY, self._first)
+        self._packed = struct.Struct(
+            '<' + ''.join(_PACKED[field[1]] for field in self.RECORD.descr))
 
     @classmethod
-    def create(cls) -> StageLog:
+    def create(cls: type[_Log]) -> _Log:
         """An empty log."""
-        return cls(SharedBlock.create(aligned(8) + CAPACITY * STAGE_RECORD.itemsize))
+        return cls(SharedBlock.create(aligned(8) + CAPACITY * cls.RECORD.itemsize))
 
     def append(self, *fields: int) -> None:
-        """Add one record, in the order of :data:`STAGE_RECORD`."""
-        count = self._count[0]
-        _PACK.pack_into(self.block.memory, self._first + count % CAPACITY * _PACK.size, *fields)
-        self._count[0] = count + 1
+        """Add one record, its fields in the order of ``RECORD``."""
+        self.extend((fields,))
+
+    def extend(self, records: Sequence[Sequence[int]]) -> None:
+        """Add records."""
+        count, packed = self._count[0], self._packed
+        for fields in records:
+            packed.pack_into(self.block.memory, self._first + count % CAPACITY * packed.size,
+                             *fields)
+            count += 1
+        self._count[0] = count
 
     @property
     def total(self) -> int:
-        """Tasks since the start."""
+        """Records since the start."""
         return self._count[0]
 
     def latest(self, most: int = CAPACITY) -> np.ndarray:
@@ -53,6 +67,12 @@ class StageLog:
         total = self.total
         first = max(0, total - min(most, CAPACITY - 64))  # keep clear of the place being written
         return self._records[np.arange(first, total) % CAPACITY].copy()
+
+
+class StageLog(RecordLog):
+    """The last tasks of one device.  Written by the device alone."""
+
+    RECORD = STAGE_RECORD
 
 
 class EdgeMeter:
