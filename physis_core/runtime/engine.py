@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import safetensors.numpy
 import torch
 
@@ -414,9 +415,9 @@ class Engine:
                 with self._lock:
                     served = self._collect()
                     next_ns = self._release()
+                    for stream in served:  # last: who wakes now hardly waits for this thread
+                        stream.hand_over()
                 self._supervise()
-                for stream in served:  # last: who wakes now need not wait for this thread
-                    stream.notify()
                 self._bell.wait(seen, min(next_ns - time.monotonic_ns(), _IDLE_NS))
         except BaseException as error:  # nobody may wait for a loop that is gone
             for stream in list(self._streams.values()):
@@ -476,8 +477,9 @@ class Engine:
             while (message := inlet.pull()) is not None:
                 state = message.state
                 stream = self._streams.get(state.stream)
-                if stream is not None and stream.epoch == state.epoch:
-                    stream.deliver(_finished(state, message.tensors))
+                if (stream is not None and stream.epoch == state.epoch
+                        and stream.ended is None):
+                    stream.deliver(_finished(state, inlet.copies(message.slot)))
                     self._log_chunk(stream, state)
                     served.append(stream)
                 inlet.release(message.slot)
@@ -626,10 +628,10 @@ class Engine:
             raise StreamError('the engine was closed')
 
 
-def _finished(state: ChunkState, tensors: Mapping[str, torch.Tensor]) -> FinishedChunk:
+def _finished(state: ChunkState, outputs: Mapping[str, np.ndarray]) -> FinishedChunk:
     return FinishedChunk(
         stream=state.stream, epoch=state.epoch, chunk=state.chunk,
-        outputs={name: tensor.numpy().copy() for name, tensor in tensors.items()},
+        outputs=outputs,
         capture_ns=state.capture_ns, received_ns=state.received_ns, release_ns=state.release_ns,
         started_ns=state.started_ns, finished_ns=state.finished_ns, due_ns=state.due_ns,
         observation_ids=tuple(state.observation_ids))

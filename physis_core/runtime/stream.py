@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -108,8 +110,7 @@ class Stream:
         self._pid = os.getpid()
         self._observe_lock = threading.Lock()
         self._identity = 0
-        self._arrival = threading.Condition()
-        self._queue: deque[FinishedChunk] = deque()
+        self._queue: queue.SimpleQueue[FinishedChunk | None] = queue.SimpleQueue()  # None: no more
         self._error: StreamError | None = None
         # ------------------------------------------------------------------------------------------
         self.epoch = 0
@@ -121,6 +122,7 @@ class Stream:
         self.held_back = 0  # beats on which no chunk could enter
         self._held_from_ns = 0
         self._due_ns: deque[int] = deque()  # of the chunks under way
+        self._fresh: list[FinishedChunk] = []  # finished and not in the queue yet
         self.keep_one_in = 1
         self.shed = 0
 
@@ -160,16 +162,17 @@ class Stream:
             StreamError: the stream has ended (``WorkerLost``, ``OrderViolation``, closed).
         """
         self._raise_if_forked()
-        with self._arrival:
-            self._arrival.wait_for(lambda: self._queue or self._error is not None, timeout_s)
-            if self._queue:
-                chunk = self._queue.popleft()
-                full = len(self._queue) + 1 >= self.options.queue_chunks
-            elif self._error is not None:
-                raise self._error
-            else:
-                return None
-        if full:
+        if timeout_s is not None:
+            timeout_s = min(max(0.0, timeout_s), threading.TIMEOUT_MAX)
+        try:
+            chunk = self._queue.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if chunk is None:
+            self._queue.put(None)  # for whoever waits or asks after this
+            assert self._error is not None
+            raise self._error
+        if self._queue.qsize() + 1 >= self.options.queue_chunks:
             self._change(self, 'consumed')
         return chunk
 
@@ -234,8 +237,8 @@ class Stream:
     def has_room(self) -> bool:
         """Whether another chunk may be let in."""
         return (self.in_flight < self.plan.max_in_flight
-                and self.in_flight + len(self._queue) < self.options.queue_chunks
-                + self.plan.max_in_flight)
+                and self.in_flight + len(self._fresh) + self._queue.qsize()
+                < self.options.queue_chunks + self.plan.max_in_flight)
 
     def hold_back(self, now_ns: int) -> None:
         """Count the beats that pass while the devices have no room for a chunk that should enter.
@@ -251,8 +254,11 @@ class Stream:
 
     def restart(self, epoch: int) -> None:
         """Begin an epoch, with nothing in flight and nothing seen."""
-        with self._arrival:
-            self._queue.clear()
+        self._fresh.clear()
+        with suppress(queue.Empty):
+            while self._queue.get_nowait() is not None:
+                pass
+            self._queue.put(None)
         self.board.clear()
         self.epoch = epoch
         self.released = self.completed = 0
@@ -265,19 +271,20 @@ class Stream:
         self._due_ns.append(due_ns)
 
     def deliver(self, chunk: FinishedChunk) -> None:
-        """Take a finished chunk; :meth:`notify` tells whoever waits."""
+        """Take a finished chunk; :meth:`hand_over` gives it to whoever waits."""
         self.completed += 1
         self._due_ns.popleft()
-        with self._arrival:
-            self._queue.append(chunk)
+        self._fresh.append(chunk)
 
-    def notify(self) -> None:
-        """Wake whoever waits for a chunk."""
-        with self._arrival:
-            self._arrival.notify_all()
+    def hand_over(self) -> None:
+        """Let the user have what was delivered."""
+        for chunk in self._fresh:
+            self._queue.put(chunk)
+        self._fresh.clear()
 
     def end(self, error: StreamError) -> None:
-        """End the stream; whoever waits for a chunk is told."""
-        with self._arrival:
-            self._error = self._error or error
-            self._arrival.notify_all()
+        """End the stream; whoever waits for a chunk is told, once all those before were taken."""
+        if self._error is None:
+            self._error = error
+            self.hand_over()
+            self._queue.put(None)

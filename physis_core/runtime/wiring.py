@@ -15,8 +15,8 @@ from physis_core.runtime.links.ends import (
     open_outlet,
 )
 from physis_core.runtime.links.p2p import Rendezvous
-from physis_core.runtime.links.protocol import Inlet, Outlet
-from physis_core.runtime.links.shm import create_ring
+from physis_core.runtime.links.protocol import Outlet
+from physis_core.runtime.links.shm import ShmInlet, create_ring
 from physis_core.runtime.packets import HeaderCodec
 from physis_core.runtime.provision import Provision
 from physis_core.runtime.telemetry import EdgeMeter
@@ -65,7 +65,7 @@ class Wiring:
         self._waker = waker
         self._links: dict[LinkKey, _Link] = {}
         self.entrances: dict[int, Outlet] = {}
-        self.exits: dict[int, Inlet] = {}
+        self.exits: dict[int, ShmInlet] = {}
 
     @property
     def meters(self) -> dict[LinkKey, EdgeMeter]:
@@ -99,7 +99,9 @@ class Wiring:
                 spec, self._description, self._codec, wake, wake)
         if key.receiver == ENGINE:
             wake = self._waker(key.sender)
-            self.exits[key.sender] = open_inlet(spec, self._description, self._codec, wake, wake)
+            exit_ = open_inlet(spec, self._description, self._codec, wake, wake)
+            assert isinstance(exit_, ShmInlet)
+            self.exits[key.sender] = exit_
         return spec
 
     def forget(self, keys: Collection[LinkKey]) -> None:

@@ -13,7 +13,7 @@ from physis_core.planning.plan import Plan, ranks_from_devices
 from physis_core.runtime.front_door import Visitor
 from physis_core.runtime.overload import WINDOW_LOOKS, Overload, OverloadWatch, Queued
 from physis_core.runtime.relief import MOST_SHED, Relief
-from physis_core.runtime.stream import Stream
+from physis_core.runtime.stream import FinishedChunk, Stream, StreamOptions
 from physis_core.runtime.telemetry import STAGE_RECORD
 
 PLAN = Plan('apart', GRAPH, ranks_from_devices([0, 1, 0, 1]))
@@ -106,7 +106,6 @@ class _Ways:
 
 def stream(slot: int, priority: int) -> Stream:
     from physis_core.runtime.boards import ObservationBoard
-    from physis_core.runtime.stream import StreamOptions
     return Stream(slot, StreamOptions(priority=priority, period_ns=200_000_000), PLAN,
                   ObservationBoard.create({}), False, lambda stream, what: None)
 
@@ -180,12 +179,16 @@ def test_beats_on_which_nothing_may_enter_are_counted_as_they_pass() -> None:
     held = stream(0, 0)
     period_ns = held.period_ns
     held.next_release_ns = 10 * period_ns
-    finished = held._queue
-    finished.extend([None] * (held.options.queue_chunks + 1))  # type: ignore[list-item]
+    waiting = held.options.queue_chunks + held.plan.max_in_flight
+    for _ in range(waiting):
+        held.enter(0)
+        held.deliver(FinishedChunk(0, 1, 0, {}, 0, 0, 0, 0, 0, 0, ()))
+    held.hand_over()
     held.hold_back(12 * period_ns)
     assert held.held_back == 0  # it is the user who is slow
-    finished.clear()
-    held.released = held.plan.max_in_flight
+    for _ in range(waiting):
+        held.next_chunk(0)
+    held.released += held.plan.max_in_flight
     for now, beats in ((10.5, 0), (11.0, 1), (11.5, 1), (13.2, 3), (14.0, 4)):
         held.hold_back(round(now * period_ns))
         assert held.held_back == beats

@@ -168,11 +168,37 @@ def test_whoever_waits_is_told_when_the_stream_is_closed(stream: Stream) -> None
         except StreamError as error:
             told.append(error)
 
-    waiter = threading.Thread(target=wait)
-    waiter.start()
+    waiters = [threading.Thread(target=wait) for _ in range(3)]
+    for waiter in waiters:
+        waiter.start()
     stream.close()
-    waiter.join(TIMEOUT_S)
-    assert 'closed' in str(told[0])
+    for waiter in waiters:
+        waiter.join(TIMEOUT_S)
+    assert len(told) == len(waiters)
+    assert all('closed' in str(error) for error in told)
+
+
+def test_finished_chunks_can_be_taken_after_the_end_and_then_it_is_said(stream: Stream) -> None:
+    seen(stream)
+    assert stream.next_chunk(TIMEOUT_S) is not None
+    until_s = time.monotonic() + TIMEOUT_S
+    while stream.completed < 4 and time.monotonic() < until_s:
+        time.sleep(0.01)
+    stream.close()
+    for chunk in range(1, 4):
+        left = stream.next_chunk(0)
+        assert left is not None
+        assert left.chunk == chunk
+    with pytest.raises(StreamError, match='closed'):
+        for _ in range(stream.options.queue_chunks + stream.plan.max_in_flight):
+            stream.next_chunk(0)
+    with pytest.raises(StreamError, match='closed'):
+        stream.next_chunk()
+
+
+@pytest.mark.parametrize('timeout_s', [-1.0, 0, float('nan')])
+def test_a_timeout_that_is_over_returns_at_once(stream: Stream, timeout_s: float) -> None:
+    assert stream.next_chunk(timeout_s) is None
 
 
 # -- bounds ------------------------------------------------------------------------------------

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import cached_property
 
+import numpy as np
 import torch
 
 from physis_core.runtime.links.protocol import Message
@@ -112,6 +114,14 @@ class ShmInlet:
         state = ring.codec.read(ring.memory, ring.offsets[slot])
         self._meter.taken(state.sent_ns)
         return Message(state, ring.views[slot], slot)
+
+    @cached_property
+    def _arrays(self) -> list[dict[str, np.ndarray]]:
+        return [{name: view.numpy() for name, view in views.items()} for views in self._ring.views]
+
+    def copies(self, slot: int) -> dict[str, np.ndarray]:
+        """The tensors of a message as arrays of the caller's own."""
+        return {name: array.copy() for name, array in self._arrays[slot].items()}
 
     def release(self, slot: int) -> None:
         """See :class:`~physis_core.runtime.links.protocol.Inlet`."""
