@@ -60,9 +60,9 @@ class _Outbox:
     news: bool = False
 
     def send(self, state: ChunkState, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Send now, or keep it in order."""
+        """Send now, or keep a copy in order: what the tensors are views of may be overwritten."""
         if self.items or not self.outlet.try_send(state, tensors):
-            self.items.append((state, tensors))
+            self.items.append((state, {name: tensor.clone() for name, tensor in tensors.items()}))
         else:
             self.news = True
 
@@ -224,8 +224,8 @@ class Device:
             return
         if message.tensors and self._executor.holds_input:
             state.hidden = message.tensors['hidden']
-            state.latent = message.tensors['latent'].clone()
-            state.condition = message.tensors['condition'].clone()
+            state.latent = message.tensors['latent']
+            state.condition = message.tensors['condition']
             state.release_input = lambda: inlet.release(message.slot)
         else:
             inlet.release(message.slot)
@@ -304,19 +304,18 @@ class Device:
         """Hand on what has ended, log it, and see what became ready."""
         size = len(batch.members)
         streams = len({work.stream for work in batch.members})
+        self._log.extend([(work.stream, work.epoch, *work.task, size, streams, work.arrived_ns,
+                           start_ns, end_ns) for work in batch.members])
         for work in batch.members:
             state: ChunkState = work.payload
-            if state.release_input is not None:
-                state.release_input()
-                state.release_input = None
-            self._log.append(work.stream, work.epoch, *work.task, size, streams,
-                             work.arrived_ns, start_ns, end_ns)
             if not self._counts(work.stream, work.epoch):
+                _leave(state)
                 continue
             try:
                 self._queue.end(work)
                 self._hand_on(work, state, end_ns)
             except OrderViolation as error:
+                _leave(state)
                 self._end_stream(work.stream, work.epoch, error)
         if self._sent:
             self._announce()
@@ -328,8 +327,8 @@ class Device:
         """Move a chunk on: to its next stage, here or elsewhere, and out when it is complete."""
         stage, known = state.stage, self._streams[work.stream]
         if state.kv is not None:
+            keys, values = state.kv
             for device in known.kv_receivers[stage]:
-                keys, values = state.kv
                 self._send(self._kv_outboxes[device], state, {'keys': keys, 'values': values})
             state.kv = None
         if stage == self._output_stage:
@@ -337,6 +336,7 @@ class Device:
             self._send(self._outboxes[ENGINE], state, state.outputs)
             state.outputs = {}
         if stage + 1 == len(self._places):
+            _leave(state)
             return
         state.stage = stage + 1
         receiver = known.receiver[stage]
@@ -347,6 +347,7 @@ class Device:
         else:
             self._send(self._outboxes[receiver], state, {
                 'hidden': state.hidden, 'latent': state.latent, 'condition': state.condition})
+            _leave(state)
 
     def _send(self, outbox: _Outbox, state: ChunkState, tensors: Mapping[str, torch.Tensor]
               ) -> None:
@@ -373,11 +374,17 @@ class Device:
             self._discard(self._queue.close(stream))
             self._fault(stream, epoch, type(error).__name__, str(error))
 
-    def _discard(self, works: list[Work]) -> None:
+    @staticmethod
+    def _discard(works: list[Work]) -> None:
         for work in works:
-            if work.payload.release_input is not None:
-                work.payload.release_input()
-                work.payload.release_input = None
+            _leave(work.payload)
+
+
+def _leave(state: ChunkState) -> None:
+    """Free the place of the link that a chunk came in: it is no longer on this device."""
+    if state.release_input is not None:
+        state.release_input()
+        state.release_input = None
 
 
 def raise_if_fatal(error: Exception) -> None:

@@ -35,6 +35,7 @@ class Work:
         yields: its stream gives way: served after all others unless those are ahead of their
             plan, in small batches of its own kind.
         planned_ns: until when its end may be put off for others (:func:`planned_end_ns`).
+        latest_end_ns: the latest end of this task with which the chunk can still be on time.
     """
 
     stream: int
@@ -47,15 +48,16 @@ class Work:
     payload: Any = None
     yields: bool = False
     planned_ns: int = 0
+    latest_end_ns: int = field(init=False)
 
-    def latest_end_ns(self) -> int:
-        """The latest end of this task with which the chunk can still be on time."""
-        return self.deadline_ns - self.remaining_ns
+    def __post_init__(self) -> None:
+        self.latest_end_ns = self.deadline_ns - self.remaining_ns
 
     def move_on(self, task: Task, remaining_ns: int, arrived_ns: int, yields: bool) -> None:
         """Become the chunk's next task, on the same device; only once this one has ended."""
         self.planned_ns += self.remaining_ns - remaining_ns
         self.task, self.remaining_ns, self.arrived_ns = task, remaining_ns, arrived_ns
+        self.latest_end_ns = self.deadline_ns - remaining_ns
         self.yields = yields
 
 
@@ -266,7 +268,7 @@ class SlackDispatcher:
         until_ns: int | None = None
         for heads in self._tiers(now_ns, ready):
             while heads:
-                members = self._grow(now_ns, min(heads, key=self._urgency), ready)
+                members = self._grow(now_ns, self._most_urgent(heads), ready)
                 wait_ns = self._wait_limit_ns(members)
                 if now_ns >= wait_ns:
                     return Batch(tuple(members))
@@ -280,7 +282,7 @@ class SlackDispatcher:
         yielding = [work for work in ready if work.yields]
         if not yielding:
             return [list(ready)]
-        first = min(yielding, key=self._urgency)
+        first = self._most_urgent(yielding)
         end_ns = now_ns + self._predict(first.task.block, self._most(first))
         others = [work for work in ready if not work.yields]
         if any(end_ns + self._predict(work.task.block, self._rule.max_batch) > work.planned_ns
@@ -292,30 +294,35 @@ class SlackDispatcher:
         """Members that a batch may have."""
         return 1 + self._rule.max_batch // 4 if head.yields else self._rule.max_batch
 
-    def _urgency(self, work: Work) -> tuple[bool, int, int, int]:
+    def _most_urgent(self, heads: Sequence[Work]) -> Work:
+        """The first of works that all give way, or none."""
+        first_ns = min([work.latest_end_ns for work in heads])
+        first = [work for work in heads if work.latest_end_ns == first_ns]
+        return first[0] if len(first) == 1 else min(first, key=self._urgency)
+
+    def _urgency(self, work: Work) -> tuple[int, int, int]:
         _, step, block = work.task
-        return (work.yields, work.deadline_ns - work.remaining_ns,
-                self._rank.get((step, block), -step), -block)
+        return work.latest_end_ns, self._rank.get((step, block), -step), -block
 
     def _grow(self, now_ns: int, head: Work, ready: Collection[Work]) -> list[Work]:
         """The head, and what may join it without making the tightest member late."""
         block = head.task.block
         company = self._company(head, ready)
         most = self._most(head)
-        limit_ns = min([work.latest_end_ns() for work in company]) - now_ns
-        late_anyway = self._predict(block, 1) > head.latest_end_ns() - now_ns
+        limit_ns = min([work.latest_end_ns for work in company]) - now_ns
+        late_anyway = self._predict(block, 1) > head.latest_end_ns - now_ns
         if len(company) <= most and (
                 late_anyway or self._predict(block, len(company)) <= limit_ns):
             return company
         company.sort(key=self._urgency)
         members = [head]
-        limit_ns = head.latest_end_ns() - now_ns
+        limit_ns = head.latest_end_ns - now_ns
         for work in company:
             if len(members) == most:
                 break
             if work is head:
                 continue
-            limit_ns = min(limit_ns, work.latest_end_ns() - now_ns)
+            limit_ns = min(limit_ns, work.latest_end_ns - now_ns)
             if self._predict(block, len(members) + 1) > limit_ns and not late_anyway:
                 break
             members.append(work)
@@ -334,8 +341,8 @@ class SlackDispatcher:
         """Until when these may wait for company; 0: they do not."""
         if not self._rule.wait_us or len(members) == self._rule.max_batch:
             return 0
-        if any(work.task.step or work.task.block for work in members):
+        if members[0].task.block or any(work.task.step for work in members):
             return 0
         patience_ns = min(work.arrived_ns for work in members) + self._rule.wait_us * 1000
-        tightest_ns = min(work.latest_end_ns() for work in members)
+        tightest_ns = min(work.latest_end_ns for work in members)
         return min(patience_ns, tightest_ns - self._predict(0, len(members) + 1))

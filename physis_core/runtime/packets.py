@@ -48,7 +48,8 @@ class ChunkState:
         condition: the encoded observation.
         outputs: once its last denoising step has ended, until they are sent.
         kv: keys and values that the last stage wrote, ``[tokens, heads, head_dim]`` each.
-        release_input: frees the place in a link that ``hidden`` still lies in.
+        release_input: frees the place in the link that it came in, which ``latent`` and
+            ``condition`` may lie in for as long as it is on this device.
     """
 
     stream: int

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
+import time
+from collections.abc import Callable, Mapping, Sequence
 
-from physis_core.graph import StageGraph
+import numpy as np
+import torch
+
+from physis_core.graph import StageGraph, Task
 from physis_core.models.protocol import TensorSpec
 from physis_core.planning.modes import full_split
 from physis_core.runtime.boards import ControlBoard
 from physis_core.runtime.device import Device
-from physis_core.runtime.dispatch import SlackDispatcher
+from physis_core.runtime.dispatch import SlackDispatcher, Work
+from physis_core.runtime.executor import Executor
 from physis_core.runtime.links.ends import ENGINE
 from physis_core.runtime.links.shm import Ring, ShmInlet, ShmOutlet, create_ring
 from physis_core.runtime.packets import ChunkState, HeaderCodec, PacketLayout
@@ -17,29 +22,54 @@ from physis_core.runtime.stage_times import StageTimes
 from physis_core.runtime.telemetry import EdgeMeter, StageLog
 from physis_core.runtime.virtual import VirtualExecutor, VirtualModel
 
-GRAPH = StageGraph(1, 2)
+GRAPH = StageGraph(1, 3)
 CODEC = HeaderCodec(1)
+TOKEN = PacketLayout({})
 HOP = PacketLayout({name: TensorSpec((1,)) for name in ('hidden', 'latent', 'condition')})
 
 
-class Bench:
-    """Device 0 of two: the engine before it, device 1 after it."""
+class Relay:
+    """Reads its input in place, in the link; the latent and the condition stay there."""
 
-    def __init__(self, slots: int = 1) -> None:
-        self.model = VirtualModel(GRAPH, 0.0, 0.0)
-        self.board = ControlBoard.create(1, 2, 2)
+    holds_input = True
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def open(self, stream: int, seed: int, stages: Sequence[tuple[int, int]],
+             prompt: Mapping[str, np.ndarray]) -> None: ...
+
+    def close(self, stream: int) -> None: ...
+
+    def run(self, batch: Sequence[Work], free_ns: int, now_ns: int) -> tuple[int, int]:
+        for work in batch:
+            work.payload.hidden = work.payload.hidden + 1
+        self.meanwhile()
+        return now_ns, time.monotonic_ns()
+
+    def take_kv(self, stream: int, task: Task, tensors: Mapping[str, torch.Tensor]) -> None: ...
+
+
+class Bench:
+    """The first device of a line, or with an executor the second, and its two links."""
+
+    def __init__(self, slots: int = 1, executor: Executor | None = None) -> None:
+        index = int(executor is not None)
+        sender, receiver = index - 1, index + 1
+        assert ENGINE == -1
+        self.board = ControlBoard.create(1, 3, 2)
         self.faults: list[tuple[int, int, str, str]] = []
         self.wakes = 0
         self.log = StageLog.create()
-        plan = full_split(GRAPH, 2)
+        plan = full_split(GRAPH, 3)
         self.device = Device(
-            0, GRAPH, VirtualExecutor(self.model, 0), SlackDispatcher(plan.batch, lambda *_: 0),
-            self.board, self.log, StageTimes(), lambda *fault: self.faults.append(fault),
-            single_stage=False)
-        self.entrance, inlet = self._link(PacketLayout({}), 8)
+            index, GRAPH, executor or VirtualExecutor(VirtualModel(GRAPH, 0.0, 0.0), 0),
+            SlackDispatcher(plan.batch, lambda *_: 0), self.board, self.log, StageTimes(),
+            lambda *fault: self.faults.append(fault), single_stage=False)
+        self.entrance, inlet = self._link(HOP, 1) if executor else self._link(TOKEN, 8)
         outlet, self.exit = self._link(HOP, slots)
-        self.device.connect_inlet(ENGINE, inlet, False)
-        self.device.connect_outlet(1, outlet, False)
+        self.device.connect_inlet(sender, inlet, False)
+        self.device.connect_outlet(receiver, outlet, False)
         for stream in (0, 1):
             self.board.epochs[stream] = 1
             self.device.open(stream, plan, 0, 0, {})
@@ -55,6 +85,14 @@ class Bench:
     def enter(self, chunk: int, stream: int = 0, epoch: int = 1) -> None:
         assert self.entrance.try_send(
             ChunkState(stream, epoch, chunk, observation_ids=[-1]), {})
+        self.entrance.announce()
+
+    def hand_over(self, chunk: int, epoch: int = 1) -> None:
+        """From the device before, which has one place for it."""
+        tensors = {name: torch.full((1,), 10.0 * chunk + count)
+                   for count, name in enumerate(HOP.tensors)}
+        assert self.entrance.try_send(
+            ChunkState(0, epoch, chunk, stage=1, observation_ids=[-1]), tensors)
         self.entrance.announce()
 
     def advance(self) -> None:
@@ -144,6 +182,33 @@ def test_a_device_that_is_gone_is_forgotten() -> None:
     bench.device.disconnect(ENGINE)
     bench.advance()
     assert bench.log.total == 0
+
+
+def test_a_place_is_free_again_as_soon_as_its_chunk_has_left_or_found_no_room_ahead() -> None:
+    bench = Bench(slots=1, executor=Relay())
+    for chunk in range(3):  # the second has to wait, in memory of its own
+        bench.hand_over(chunk)
+        bench.advance()
+    for chunk in range(2):
+        message = bench.exit.pull()
+        assert message is not None
+        assert [float(message.tensors[name]) for name in HOP.tensors] == [
+            10 * chunk + 1, 10 * chunk + 1, 10 * chunk + 2]
+        bench.exit.release(message.slot)
+        bench.advance()
+
+
+def test_a_place_is_free_again_when_the_epoch_of_its_chunk_ends_meanwhile() -> None:
+    relay = Relay()
+    bench = Bench(slots=1, executor=relay)
+
+    def reset() -> None:
+        bench.board.epochs[0] = 2
+
+    relay.meanwhile = reset
+    bench.hand_over(0)
+    bench.advance()
+    bench.hand_over(0, epoch=2)
 
 
 def test_the_log_keeps_the_latest_and_counts_all() -> None:
