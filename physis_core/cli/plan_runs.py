@@ -26,7 +26,7 @@ _TIMEOUT_S = 120.0
 _SENSOR_S = 0.03
 _LEAD_NS = 480 * NS_PER_MS
 """From a chunk's release to its effect: within what the demo model was trained for."""
-_PROFILE_S = 2.0
+_PROFILE_S = 1.5
 _PROFILE_CHUNKS = 4
 """A batch size is measured for so long and for so many chunks at least."""
 _HOP_CHUNKS = 6  # and not the first: it is cold
@@ -37,12 +37,21 @@ _CHECKED_CHUNKS = 3
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of a plan showed; response is from when the first stage reads an observation."""
+    """What one run of a plan showed.
+
+    Attributes:
+        period_ms: mean interval between finished chunks.
+        response_ms: from when the first stage reads an observation; median.
+        max_abs_error: to the oracle.
+        mean_batch: tasks in a batch.
+        busiest_device: part of the time in which the busiest device computes.
+    """
 
     period_ms: float
     response_ms: float
     max_abs_error: float
     mean_batch: float
+    busiest_device: float
 
 
 def observation_of(description: ModelDescription) -> dict[str, np.ndarray]:
@@ -60,13 +69,24 @@ def run_plan(spec: ModelSpec, plan: Plan, chunks: int) -> Run:
         stream = _opened(engine, StreamOptions(period_ns=0))
         with sensor(spec, [stream]):
             finished = [_next(stream) for _ in range(warm_up + chunks)]
-        batches = np.concatenate([log.latest() for log in engine.stage_logs()])
+        logs = [log.latest() for log in engine.stage_logs()]
+    batches = np.concatenate(logs)
     steady = finished[warm_up:]
     period_ns = (steady[-1].finished_ns - steady[0].finished_ns) / (len(steady) - 1)
     responses = [chunk.finished_ns - chunk.started_ns for chunk in steady]
     return Run(period_ns / NS_PER_MS, float(np.median(responses)) / NS_PER_MS,
                largest_error(spec, finished[:warm_up]),
-               float(1 / np.mean(1 / batches['batch'][len(batches) // 4:])))
+               float(1 / np.mean(1 / batches['batch'][len(batches) // 4:])),
+               max(_busy(tasks, steady[-1].finished_ns) for tasks in logs))
+
+
+def _busy(tasks: np.ndarray, until_ns: int) -> float:
+    """Part of the time in which a device computes, over the later half of its log."""
+    tasks = tasks[tasks['end_ns'] <= until_ns]
+    tasks = tasks[len(tasks) // 2:]
+    batches = {(task['start_ns'], task['end_ns']) for task in tasks}
+    return float(sum(end_ns - start_ns for start_ns, end_ns in batches)
+                 / (until_ns - tasks['start_ns'][0])) if len(tasks) else 0.0
 
 
 def largest_error(spec: ModelSpec, chunks: Sequence[FinishedChunk]) -> float:

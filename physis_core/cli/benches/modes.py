@@ -1,8 +1,12 @@
 """Every published mode and the best plan found, with real compute, against the oracle.
 
 For each number of devices the stage times are measured first, with that many devices busy; the
-search uses them.  Plans take turns, and the median of the turns counts.  Stage times are measured
-again after every turn, because a machine's speed drifts; the lower bound comes from their means.
+search uses them.  Plans take turns, forwards and backwards, and the median of the turns counts.
+Stage times are measured again after every turn, because a machine's speed drifts; the lower bound
+is the median of those that follow from each measurement.  They are the times of devices that hold
+all blocks, as in a profile; one that holds few runs them a little faster, because they stay in its
+cache.  ``busiest_device`` is what that leaves out: the part of the period in which the busiest
+device computes, where 1 would be an engine that takes no time at all.
 
 ``compute_scaling`` is what the machine itself gives: how much more independent streams, one on each
 device and nothing between them, compute on the most devices than on the fewest.
@@ -30,7 +34,8 @@ from physis_core.planning.profile import Profile
 from physis_core.planning.single import plan_single_stream
 
 _SEARCHED = 3
-_RUN_S = 3.0
+_RUN_S = 2.0
+_TURNS = 5
 _CHUNKS = (10, 1000)
 """A run takes about so long; it has that many chunks at least, and at most."""
 _MANY_CHUNKS = 50
@@ -49,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help=f'chunks of a run (what takes {_RUN_S:g} s, {_CHUNKS[0]} to '
                         f'{_CHUNKS[1]})')
     parser.add_argument('--turns', type=int, default=None,
-                        help=f'runs of each plan (3, 1 with fewer than {_MANY_CHUNKS} chunks)')
+                        help=f'runs of each plan ({_TURNS}, 1 with fewer than {_MANY_CHUNKS} '
+                        'chunks)')
     parser.add_argument('--peer', action='store_true',
                         help="add StreamDiffusionV2's schedule with its own message pattern")
     parser.add_argument('--json', action='store_true', help='print one JSON object')
@@ -93,9 +99,10 @@ def _on(devices: int, spec: ModelSpec, args: argparse.Namespace) -> dict[str, An
         plans[_PEER] = replace(streamdiffusionv2(profile.graph, devices), mode=_PEER,
                                link='gloo_pieces')
     chunks = args.chunks or _chunks(profile, devices)
-    turns = args.turns or (3 if chunks >= _MANY_CHUNKS else 1)
+    turns = args.turns or (_TURNS if chunks >= _MANY_CHUNKS else 1)
     runs: dict[str, list[Run]] = {name: [] for name in plans}
-    for name in progress([*plans, None] * turns, f'{devices} devices', args.json):
+    schedule = [name for turn in range(turns) for name in (*list(plans)[::(-1) ** turn], None)]
+    for name in progress(schedule, f'{devices} devices', args.json):
         if name is None:
             profiles.append(measured_profile(spec, devices))
         else:
@@ -103,11 +110,11 @@ def _on(devices: int, spec: ModelSpec, args: argparse.Namespace) -> dict[str, An
     rows = {name: _row(turns) for name, turns in runs.items()}
     ours = {name: row['period_ms'] for name, row in rows.items() if name != _PEER}
     best = min(ours, key=lambda name: ours[name])
-    bound_ms = float(np.mean([lower_bound_us(one, devices) for one in profiles])) / 1000
+    bound_ms = float(np.median([lower_bound_us(one, devices) for one in profiles])) / 1000
     result = {'chunks': chunks, 'turns': turns, 'hop_us': round(hop_us, 1),
               'stage_us_by_batch': _stage_us(profiles),
-              'block_us': [round(float(np.mean([one.mean_us(block, one.max_batch)
-                                                for one in profiles])))
+              'block_us': [round(float(np.median([one.mean_us(block, one.max_batch)
+                                                  for one in profiles])))
                            for block in range(profile.graph.blocks)],
               'lower_bound_ms': round(bound_ms, 4),
               'best': best, 'best_over_lower_bound': round(ours[best] / bound_ms, 4),
@@ -131,8 +138,8 @@ def _chunks(profile: Profile, devices: int) -> int:
 def _stage_us(profiles: list[Profile]) -> list[float]:
     """Mean time of a stage over the blocks, for batches of 1, 2, ... [us]."""
     blocks = range(profiles[0].graph.blocks)
-    return [round(float(np.mean([one.mean_us(block, batch)
-                                 for one in profiles for block in blocks])), 1)
+    return [round(float(np.median([np.mean([one.mean_us(block, batch) for block in blocks])
+                                   for one in profiles])), 1)
             for batch in range(1, profiles[0].max_batch + 1)]
 
 
@@ -155,7 +162,8 @@ def _row(turns: list[Run]) -> dict[str, float]:
     return {'period_ms': round(float(np.median([turn.period_ms for turn in turns])), 4),
             'response_ms': round(float(np.median([turn.response_ms for turn in turns])), 4),
             'max_abs_error': max(turn.max_abs_error for turn in turns),
-            'mean_batch': round(float(np.mean([turn.mean_batch for turn in turns])), 2)}
+            'mean_batch': round(float(np.mean([turn.mean_batch for turn in turns])), 2),
+            'busiest_device': round(float(np.median([turn.busiest_device for turn in turns])), 3)}
 
 
 def _report(result: dict[str, Any], as_json: bool) -> None:
@@ -167,5 +175,5 @@ def _report(result: dict[str, Any], as_json: bool) -> None:
         title = (f"{result['model']} on {devices} devices: lower bound "
                  f"{found['lower_bound_ms']:.4g} ms, best {found['best']} at "
                  f"{found['best_over_lower_bound']:.3g} of it")
-        print_table(title, ['plan', 'period_ms', 'response_ms', 'max_abs_error', 'mean_batch'],
-                    rows)
+        print_table(title, ['plan', 'period_ms', 'response_ms', 'max_abs_error', 'mean_batch',
+                            'busiest_device'], rows)
