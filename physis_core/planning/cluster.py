@@ -12,10 +12,10 @@ from physis_core.errors import InputError
 from physis_core.fields import check_keys, from_mapping, read_yaml
 from physis_core.gpus import Gpus
 from physis_core.planning.devices import DeviceModel, described_name, load_device
+from physis_core.planning.plan import MOST_DEVICES
 
 GB = 10 ** 9
 _NVLINK_US, _BUS_US = 5.0, 15.0  # latencies of a hop: NVML tells bandwidths only
-MOST_DEVICES = 10_000
 _SHORT = re.compile(r'(\d+)x([A-Za-z0-9]+?)(?:-([0-9.]+)G)?')
 
 

@@ -17,8 +17,9 @@ from physis_core.fields import from_mapping
 from physis_core.graph import StageGraph
 
 SCHEMA_VERSION = 1
+MOST_DEVICES = 10_000
 _MOST = {'slots_per_edge': 10_000, 'max_in_flight': 10 ** 6, 'period_us': 10 ** 12,
-         'max_batch': 10_000, 'devices': 10_000}
+         'max_batch': 10_000}
 LINK_KINDS = ('shm', 'gloo', 'gloo_pieces', 'nccl')
 
 
@@ -122,9 +123,9 @@ class Plan:
     def _validated_placement(self) -> tuple[int, ...]:
         device_of: dict[int, int] = {}
         for rank in self.ranks:
-            if not 0 <= rank.device < _MOST['devices']:
+            if not 0 <= rank.device < MOST_DEVICES:
                 raise PlanError(f'stages {rank.stages} are on device {rank.device}; '
-                                f'devices are numbered from 0 to {_MOST["devices"] - 1}')
+                                f'devices are numbered from 0 to {MOST_DEVICES - 1}')
             for stage in rank.stages:
                 if not 0 <= stage < self.graph.stages:
                     raise PlanError(f'stage {stage} on device {rank.device} does not exist; '
