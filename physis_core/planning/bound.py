@@ -28,8 +28,9 @@ def lower_bound_us(profile: Profile, devices: int) -> float:
     if devices < 1:
         raise InputError(f'{devices} devices; give at least 1')
     graph = profile.graph
-    costs = [split_costs(profile.group_of(block).times.mean_us, graph.passes)
-             for block in range(graph.blocks)]
+    tables = [table for group in profile.groups
+              for table in [split_costs(group.times.mean_us, graph.passes)] * group.blocks]
+    costs = [table[graph.passes] for table in tables]
     cheapest = [cost.index(min(cost)) for cost in costs]
     work = sum(cost[count] for cost, count in zip(costs, cheapest, strict=True))
     batches = sum(cheapest)
@@ -41,28 +42,31 @@ def lower_bound_us(profile: Profile, devices: int) -> float:
         if used > batches:
             work += extra[used - batches - 1]
         loads.append(work / used)
-    even_us = _most_even_us(profile) if devices == 2 else 0.0
-    return max(min(loads), even_us, dependency_bound_us(profile))
+    bounds_us = [min(loads), dependency_bound_us(profile)]
+    if devices == 2:
+        bounds_us.append(_most_even_us([[min(row) for row in table] for table in tables]))
+    return max(bounds_us)
 
 
-def split_costs(times: Sequence[int], tasks: int) -> list[float]:
-    """Least time [us] of ``tasks`` tasks of one block in exactly 0, 1, ... ``tasks`` batches."""
-    best = [[inf] * (tasks + 1) for _ in range(tasks + 1)]  # [batches][tasks]
+def split_costs(times: Sequence[int], tasks: int) -> list[list[float]]:
+    """Least time [us] of ``[0, 1, ... tasks]`` tasks of a block in exactly ``[0, 1, ...]`` batches.
+    """
+    best = [[inf] * (tasks + 1) for _ in range(tasks + 1)]  # [tasks][batches]
     best[0][0] = 0
-    for batches in range(1, tasks + 1):
-        for done in range(1, tasks + 1):
-            best[batches][done] = min(
-                (best[batches - 1][done - size] + times[size - 1]
-                 for size in range(1, min(done, len(times)) + 1)), default=inf)
-    return [row[tasks] for row in best]
+    for done in range(1, tasks + 1):
+        for batches in range(1, done + 1):
+            best[done][batches] = min(
+                best[done - size][batches - 1] + times[size - 1]
+                for size in range(1, min(done, len(times)) + 1))
+    return best
 
 
-def _most_even_us(profile: Profile) -> float:
-    """The least load [us] of the fuller of two devices, over all ways to divide the stages."""
-    passes = profile.graph.passes
-    costs = [[min(split_costs(profile.group_of(block).times.mean_us, tasks))
-              for tasks in range(passes + 1)] for block in range(profile.graph.blocks)]
-    grain_us = sum(cost[passes] for cost in costs) / _GRAINS
+def _most_even_us(costs: Sequence[Sequence[float]]) -> float:
+    """The least load [us] of the fuller of two devices, over all ways to divide the stages.
+
+    ``costs[block][tasks]`` is the least time [us] of so many tasks of a block.
+    """
+    grain_us = sum(cost[-1] for cost in costs) / _GRAINS
     other_us = np.full(2 * _GRAINS, inf)  # least load of the second device, by that of the first
     other_us[0] = 0
     for cost in costs:
@@ -71,7 +75,7 @@ def _most_even_us(profile: Profile) -> float:
             shift = int(load_us / grain_us)
             if shift < len(before):
                 other_us[shift:] = np.minimum(
-                    other_us[shift:], before[:len(before) - shift] + cost[passes - tasks])
+                    other_us[shift:], before[:len(before) - shift] + cost[-1 - tasks])
     return float(np.maximum(np.arange(len(other_us)) * grain_us, other_us).min())
 
 

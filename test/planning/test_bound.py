@@ -41,8 +41,11 @@ def test_two_devices_cannot_share_a_stage():
 
 
 def test_split_costs():
-    assert split_costs([10, 12, 14], 3)[1:] == [14, 22, 30]
-    assert split_costs([10], 2)[1] == float('inf')
+    never = float('inf')
+    assert split_costs([10, 12, 14], 3) == [
+        [0, never, never, never], [never, 10, never, never], [never, 12, 20, never],
+        [never, 14, 22, 30]]
+    assert split_costs([10], 2)[2] == [never, never, 20]
 
 
 @given(st.data())
