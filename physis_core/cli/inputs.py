@@ -9,7 +9,13 @@ from pathlib import Path
 from physis_core.errors import InputError
 from physis_core.graph import KVMode
 from physis_core.models.presets import load_preset, preset_names
-from physis_core.planning.cluster import Cluster, bare_cluster, read_cluster, uniform_cluster
+from physis_core.planning.cluster import (
+    MOST_GB,
+    Cluster,
+    bare_cluster,
+    read_cluster,
+    uniform_cluster,
+)
 from physis_core.planning.cost import analytic_profile
 from physis_core.planning.devices import load_device
 from physis_core.planning.profile import Profile, given_profile
@@ -17,7 +23,6 @@ from physis_core.planning.slo import SLO, period_from_goal
 from physis_core.units import OutputSemantics
 
 DEFAULT_DEVICE = 'h100'
-_AMPLE_GB = 1e6  # of a device of which only stage times are known
 _MOST_BATCH = 1024
 _LONGEST_MS = 1e9
 
@@ -68,12 +73,12 @@ def read_devices(args: argparse.Namespace, count: int) -> Cluster:
     """The first ``count`` devices of what was asked for."""
     if args.cluster is not None:
         return read_cluster(args.cluster).first(count)
-    if args.memory_gb is not None and not 0 < args.memory_gb <= _AMPLE_GB:
+    if args.memory_gb is not None and not 0 < args.memory_gb <= MOST_GB:
         raise InputError(f'--memory-gb is {args.memory_gb:g}; give more than 0, and at most '
-                         f'{_AMPLE_GB:g}')
+                         f'{MOST_GB}')
     given = getattr(args, 't_ms', None) or getattr(args, 'profile', None)
     if given is not None and args.device_model is None:
-        return bare_cluster(count, args.memory_gb or _AMPLE_GB)
+        return bare_cluster(count, args.memory_gb or MOST_GB)
     return uniform_cluster(count, load_device(args.device_model or DEFAULT_DEVICE),
                            args.memory_gb)
 

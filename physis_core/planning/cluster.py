@@ -15,8 +15,11 @@ from physis_core.planning.devices import DeviceModel, described_name, load_devic
 from physis_core.planning.plan import MOST_DEVICES
 
 GB = 10 ** 9
+MOST_GB = 10 ** 6
+"""The most memory of a device, and what one of which only stage times are known is given."""
+_SLOWEST_GB_S, _FASTEST_GB_S, _LONGEST_HOP_US = 1e-3, 1e6, 1e9
 _NVLINK_US, _BUS_US = 5.0, 15.0  # latencies of a hop: NVML tells bandwidths only
-_SHORT = re.compile(r'(\d+)x([A-Za-z0-9]+?)(?:-([0-9.]+)G)?')
+_SHORT = re.compile(r'(\d+)x([A-Za-z0-9]+?)(?:-(\d+(?:\.\d+)?)G)?')
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,11 @@ class Link:
     latency_us: float
 
     def __post_init__(self) -> None:
-        if not self.gb_s > 0 or self.latency_us < 0:
-            raise InputError(f'link of {self.gb_s} GB/s and {self.latency_us} us; bandwidth is '
-                             'positive and latency not negative')
+        if not (_SLOWEST_GB_S <= self.gb_s <= _FASTEST_GB_S
+                and 0 <= self.latency_us <= _LONGEST_HOP_US):
+            raise InputError(f'link of {self.gb_s} GB/s and {self.latency_us} us; give `gb_s` from '
+                             f'{_SLOWEST_GB_S:g} to {_FASTEST_GB_S:g} and `latency_us` from 0 to '
+                             f'{_LONGEST_HOP_US:g}')
 
     def transfer_us(self, size_bytes: int) -> int:
         """Time until the last byte is there, whole microseconds."""
@@ -100,8 +105,9 @@ def uniform_cluster(count: int, model: DeviceModel, memory_gb: float | None = No
     """``count`` equal devices; ``memory_gb``: what weights and KV may use, reserve excluded."""
     check_count(count)
     usable_gb = model.memory_gb - model.reserve_gb if memory_gb is None else memory_gb
+    usable_bytes = _bytes(usable_gb, 'memory of a device, without its reserve,')
     return Cluster(
-        tuple(Device(model.name, round(usable_gb * GB), index // model.devices_per_host)
+        tuple(Device(model.name, usable_bytes, index // model.devices_per_host)
               for index in range(count)),
         Link(model.fast_gb_s, model.fast_us), Link(model.slow_gb_s, model.slow_us),
         round(model.reserve_gb * GB))
@@ -110,7 +116,18 @@ def uniform_cluster(count: int, model: DeviceModel, memory_gb: float | None = No
 def bare_cluster(count: int, memory_gb: float) -> Cluster:
     """``count`` devices of which only the memory is known; hops take no time."""
     check_count(count)
-    return Cluster((Device('given', round(memory_gb * GB)),) * count)
+    return Cluster((Device('given', _bytes(memory_gb, 'memory of a device')),) * count)
+
+
+def _bytes(size_gb: float, what: str) -> int:
+    """Gigabytes to whole bytes.
+
+    Raises:
+        InputError: it is no such size; infinite and not a number are none either.
+    """
+    if not 0 <= size_gb <= MOST_GB:
+        raise InputError(f'{what} is {size_gb} GB; give from 0 to {MOST_GB}')
+    return round(size_gb * GB)
 
 
 def read_cluster(text: str) -> Cluster:
@@ -155,17 +172,22 @@ def _from_mapping(data: Mapping[str, Any], where: str) -> Cluster:
         raise InputError(f'{where}: `hosts` must list at least one host with `model` and `devices`')
     hosts = [from_mapping(_Host, host, f'{where}: host {index}')
              for index, host in enumerate(content.hosts)]
+    for host in hosts:
+        check_count(host.devices)
+    check_count(sum(host.devices for host in hosts))
     models = [load_device(host.model.lower()) for host in hosts]
-    reserve_gb = models[0].reserve_gb if content.reserve_gb is None else content.reserve_gb
+    reserve_bytes = _bytes(models[0].reserve_gb if content.reserve_gb is None
+                           else content.reserve_gb, f'{where}: `reserve_gb`')
     devices: list[Device] = []
     for domain, (host, model) in enumerate(zip(hosts, models, strict=True)):
-        whole_gb = model.memory_gb if host.memory_gb is None else host.memory_gb
-        devices += [Device(model.name, round((whole_gb - reserve_gb) * GB), domain)] * host.devices
+        whole_bytes = _bytes(model.memory_gb if host.memory_gb is None else host.memory_gb,
+                             f'{where}: host {domain}: `memory_gb`')
+        devices += [Device(model.name, whole_bytes - reserve_bytes, domain)] * host.devices
     return Cluster(
         tuple(devices),
         _link(content.fast, Link(models[0].fast_gb_s, models[0].fast_us), f'{where}: `fast`'),
         _link(content.slow, Link(models[0].slow_gb_s, models[0].slow_us), f'{where}: `slow`'),
-        round(reserve_gb * GB))
+        reserve_bytes)
 
 
 def _link(data: Mapping[str, Any] | None, default: Link, where: str) -> Link:

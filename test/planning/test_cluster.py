@@ -6,7 +6,8 @@ import pytest
 from fake_nvml import FakeGpu, FakeNvml, switched
 
 from physis_core.errors import InputError
-from physis_core.planning.cluster import GB, Link, read_cluster
+from physis_core.planning.cluster import GB, Link, bare_cluster, read_cluster, uniform_cluster
+from physis_core.planning.devices import load_device
 
 
 def test_short_form():
@@ -41,6 +42,9 @@ def test_file(tmp_path):
     ('hosts:\n- {model: h101, devices: 2}\n', '`h101` is not described'),
     ('hosts:\n- {model: h100, devices: 2, memory_gb: much}\n', 'must be a number'),
     ('hosts:\n- {model: h100, devices: 2, memory_gb: 1}\n', 'more than its reserve'),
+    ('hosts:\n- {model: h100, devices: 0}\n', '0 devices; give from 1 to 10000'),
+    ('hosts:\n- {model: h100, devices: 6000}\n- {model: h100, devices: 6000}\n',
+     '12000 devices; give from 1 to 10000'),
     ('hosts: []\n', 'at least one host'),
     ('hosts: [', 'is not YAML'),
     ('- h100\n', 'holds list'),
@@ -52,10 +56,35 @@ def test_typos_are_named(tmp_path, text, says):
         read_cluster(str(path))
 
 
-@pytest.mark.parametrize('text', ['many', '0xH100', '4xH100-1G', 'nowhere.yaml'])
+@pytest.mark.parametrize('value', ['.nan', '.inf', '-.inf', '-1', '1.0e+300', '9' * 400])
+@pytest.mark.parametrize('line, says', [
+    ('hosts: [{model: h100, devices: 2, memory_gb: VALUE}]',
+     'host 0: `memory_gb` is .* GB; give from 0 to 1000000'),
+    ('reserve_gb: VALUE', '`reserve_gb` is .* GB; give from 0 to 1000000'),
+    ('fast: {gb_s: VALUE, latency_us: 1}', 'give `gb_s` from 0.001 to 1e.06'),
+    ('slow: {gb_s: 1, latency_us: VALUE}', '`latency_us` from 0 to 1e.09'),
+])
+def test_a_size_that_no_device_has_is_refused(tmp_path, line, value, says):
+    path = tmp_path / 'cluster.yaml'
+    path.write_text(line.replace('VALUE', value) + '\n' + (
+        '' if 'hosts' in line else 'hosts: [{model: h100, devices: 2}]\n'))
+    with pytest.raises(InputError, match=says):
+        read_cluster(str(path))
+
+
+@pytest.mark.parametrize('text', ['many', '0xH100', '4xH100-1G', '4xH100-1.2.3G',
+                                  f'4xH100-{"9" * 400}G', 'nowhere.yaml'])
 def test_bad_clusters(text):
     with pytest.raises(InputError):
         read_cluster(text)
+
+
+@pytest.mark.parametrize('memory_gb', [float('nan'), float('inf'), 1e300])
+def test_a_memory_that_no_device_has_is_refused(memory_gb):
+    with pytest.raises(InputError, match='give from 0 to 1000000'):
+        uniform_cluster(2, load_device('h100'), memory_gb)
+    with pytest.raises(InputError, match='give from 0 to 1000000'):
+        bare_cluster(2, memory_gb)
 
 
 def test_first_devices():

@@ -18,14 +18,13 @@ from physis_core.cli.report import print_json, print_table
 from physis_core.cli.traffic import Rider, leave, ride
 from physis_core.errors import InputError, Refused
 from physis_core.graph import StageGraph
-from physis_core.planning.cluster import bare_cluster
+from physis_core.planning.cluster import MOST_GB, bare_cluster
 from physis_core.planning.profile import given_profile
 from physis_core.planning.slo import SLO
 from physis_core.runtime.front_door import FrontDoor, Visitor
 from physis_core.runtime.relief import BEST_EFFORT
 from physis_core.runtime.virtual import VirtualModel
 
-AMPLE_GB = 1e6
 _LOOK_S = 0.05
 _ROUNDING = 1e-9
 GUEST = Visitor(priority=BEST_EFFORT)
@@ -71,7 +70,7 @@ def overload(args: argparse.Namespace) -> dict[str, Any]:
     most = math.ceil(args.load * args.devices * slo.period_us * args.bmax
                      / (graph.stages * times[-1])) + 2
     with FrontDoor(VirtualModel(graph, fixed_us, each_us), profile,
-                   bare_cluster(args.devices, AMPLE_GB), most) as door, ExitStack() as stack:
+                   bare_cluster(args.devices, MOST_GB), most) as door, ExitStack() as stack:
         promised, refusal = _fill(door, slo, most)
         stack.callback(leave, promised)
         ride(promised, 2.0)
