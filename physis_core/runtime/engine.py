@@ -516,6 +516,8 @@ class Engine:
             return
         with self._lock:
             if what == 'reset':
+                if stream.ended is not None:  # meanwhile; its slot may be another stream's
+                    raise stream.ended
                 self._begin_epoch(stream)
             if what in ('pause', 'resume'):
                 stream.paused = what == 'pause'

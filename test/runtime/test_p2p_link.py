@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -94,6 +96,42 @@ def test_an_end_whose_peer_does_not_come_says_so(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(WorkerLost, match=r'gloo link did not answer within 0\.2 s'):
         Connection('gloo', meeting.address, SENDER, LAYOUT, HeaderCodec(1), 1)
     meeting.close()
+
+
+PEER = '''
+import sys
+from physis_core.models.protocol import TensorSpec
+from physis_core.runtime.links.p2p import Connection
+from physis_core.runtime.packets import HeaderCodec, PacketLayout
+layout = PacketLayout({'hidden': TensorSpec((4, 8)), 'latent': TensorSpec((3,), 'bfloat16')})
+end = Connection('gloo', sys.argv[1], int(sys.argv[2]), layout, HeaderCodec(2), 2)
+print('joined', flush=True)
+end.transfer(0)
+sys.stdin.read()
+'''
+
+
+@pytest.mark.parametrize('end', [SENDER, RECEIVER])
+def test_an_end_outlives_its_peer(end: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('physis_core.runtime.links.p2p._JOIN_TIMEOUT_S', TIMEOUT_S)
+    meeting = Rendezvous()
+    with subprocess.Popen([sys.executable, '-c', PEER, meeting.address, str(1 - end)],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as peer:
+        here = Connection('gloo', meeting.address, end, LAYOUT, HeaderCodec(2), 2)
+        assert peer.stdout is not None
+        assert peer.stdout.readline() == b'joined\n'
+        peer.kill()
+    meeting.close()
+    with pytest.raises(RuntimeError):  # from the wait, which is a thread's own
+        here.transfer(0)(here._group.timeout)
+    if end == SENDER:
+        outlet = P2pOutlet(here, EdgeMeter.create(), lambda: None)
+        for index in range(3):
+            outlet.try_send(*message(index))
+    else:
+        inlet = P2pInlet(here, EdgeMeter.create(), lambda: None)
+        inlet.release(0)
+        assert inlet.pull() is None
 
 
 @pytest.mark.parametrize('alone', [True, False])

@@ -159,6 +159,39 @@ def test_a_closed_stream_says_so_and_gives_its_slot_back(engine: Engine) -> None
                 stream.reset()
 
 
+def test_a_reset_that_a_close_has_overtaken_leaves_the_next_stream_there_alone(
+        engine: Engine) -> None:
+    closed = engine.open_stream(StreamOptions(prompt=PROMPT))
+    change, at, go = closed._change, threading.Event(), threading.Event()
+
+    def late(stream: Stream, what: str) -> None:
+        at.set()
+        go.wait(TIMEOUT_S)
+        change(stream, what)
+
+    closed._change = late  # type: ignore[method-assign]
+    told: list[StreamError] = []
+
+    def reset() -> None:
+        try:
+            closed.reset()
+        except StreamError as error:
+            told.append(error)
+
+    resetting = threading.Thread(target=reset)
+    resetting.start()
+    assert at.wait(TIMEOUT_S)
+    closed._change = change  # type: ignore[method-assign]
+    closed.close()
+    recorded = Recorded(engine.open_stream(StreamOptions(prompt=PROMPT)), DESCRIPTION)
+    assert recorded.stream.slot == closed.slot
+    go.set()
+    resetting.join(TIMEOUT_S)
+    assert 'closed' in str(told[0])
+    assert largest_error(SPEC, recorded, recorded.run(5), PROMPT) == 0.0
+    recorded.stream.close()
+
+
 def test_whoever_waits_is_told_when_the_stream_is_closed(stream: Stream) -> None:
     told: list[StreamError] = []
 

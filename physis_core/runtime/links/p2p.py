@@ -125,8 +125,14 @@ class Connection:
             self.transfer(0)(self._group.timeout)
 
     def transfer(self, slot: int) -> Callable[[timedelta], None]:
-        """Begin to send, or to receive, the buffer of a slot; returns what waits for its end."""
-        return partial(self._wait, self._group.transfer(self.buffers[slot]))
+        """Begin to send, or to receive, the buffer of a slot; returns what waits for its end.
+
+        Where the peer is gone it is the wait that fails: a device outlives its links.
+        """
+        try:
+            return partial(self._wait, self._group.transfer(self.buffers[slot]))
+        except RuntimeError as error:
+            return partial(_fail, error)
 
     def _wait(self, work: distributed.Work, timeout: timedelta) -> None:
         """Until all of it is there.
@@ -143,6 +149,11 @@ class Connection:
             work.wait()
             arrived.record()
         arrived.synchronize()
+
+
+def _fail(error: RuntimeError, timeout: timedelta) -> None:
+    """The wait for a transfer that could not begin."""
+    raise error
 
 
 def _join(transport: str, meeting: int, end: int) -> Any:
