@@ -98,7 +98,7 @@ def test_an_end_whose_peer_does_not_come_says_so(monkeypatch: pytest.MonkeyPatch
     meeting.close()
 
 
-PEER = '''
+PEER = """
 import sys
 from physis_core.models.protocol import TensorSpec
 from physis_core.runtime.links.p2p import Connection
@@ -108,7 +108,7 @@ end = Connection('gloo', sys.argv[1], int(sys.argv[2]), layout, HeaderCodec(2), 
 print('joined', flush=True)
 end.transfer(0)
 sys.stdin.read()
-'''
+"""
 
 
 @pytest.mark.parametrize('end', [SENDER, RECEIVER])
