@@ -35,6 +35,7 @@ from physis_core.runtime.packets import ChunkState, HeaderCodec
 from physis_core.runtime.policies import policy
 from physis_core.runtime.pool import HostPool, available_cpus
 from physis_core.runtime.provision import Provision
+from physis_core.runtime.restarts import Restarts
 from physis_core.runtime.stream import FIRST_EPOCH, FinishedChunk, Stream, StreamOptions
 from physis_core.runtime.telemetry import EdgeMeter, StageLog
 from physis_core.runtime.virtual import VirtualModel
@@ -51,7 +52,6 @@ _OPEN_TRIES = 3
 _LONGEST_STALL_S = 86_400.0
 _MOST = 10 ** 6
 _MOST_SLOTS = 10_000
-_RETRY_S = 0.5
 _LOG = logging.getLogger(__name__)
 
 
@@ -151,6 +151,8 @@ class Engine:
         self._recoveries: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._recovering: set[int] = set()
         self._cannot_start: dict[int, str] = {}  # by host, why; under _control_lock
+        self._restarts = [Restarts(time.monotonic_ns()) for _ in range(hosts)]
+        self._rests_until_ns = [0] * hosts  # a lost host is not looked at before
         self._whole = threading.Event()  # set while no host is being replaced
         self._whole.set()
         self._thread = threading.Thread(target=self._loop, name='physis-engine', daemon=True)
@@ -557,7 +559,7 @@ class Engine:
             return
         self._supervised_ns = now_ns
         for index, host in enumerate(self._pool.hosts):
-            if index in self._recovering:
+            if index in self._recovering or now_ns < self._rests_until_ns[index]:
                 continue
             trouble = host.trouble(now_ns)
             if trouble is not None:
@@ -604,23 +606,42 @@ class Engine:
                 if other not in self._recovering:
                     with contextlib.suppress(WorkerLost):  # the next supervision replaces it
                         host.request('disconnect', devices=devices)
-            self._start_again(index)
+            self._start_again(index, error)
             self._recovering.discard(index)
             if not self._recovering:
                 self._whole.set()
 
-    def _start_again(self, index: int) -> None:
-        """Start a fresh host; where that fails, the next supervision sees it and tries again."""
+    def _start_again(self, index: int, error: WorkerLost) -> None:
+        """Start a fresh host; where that fails, or is for later, the next supervision sees it."""
+        restarts = self._restarts[index]
+        now_ns = time.monotonic_ns()
+        wait_ns = restarts.wait_ns(now_ns, self._tasks_of(index))
+        if wait_ns:
+            self._rests_until_ns[index] = now_ns + wait_ns
+            self._refuse_streams(index, f'{error}; {restarts.in_vain} starts in a row were in '
+                                        f'vain, so the next waits {s_from_ns(wait_ns):.1f} s')
+            return
+        self._cannot_start.pop(index, None)
+        failed = False
         try:
             self._pool.replace(index)
         except WorkerLost:
             pass
-        except Exception as error:  # it cannot be helped here, and may be in a moment
-            self._cannot_start[index] = f'host process {index} cannot be started again: {error}'
-            _LOG.warning('%s; trying again', self._cannot_start[index])
-            time.sleep(_RETRY_S)
-        else:
-            self._cannot_start.pop(index, None)
+        except Exception as failure:  # it cannot be helped here, and may be in a moment
+            failed = True
+            self._refuse_streams(
+                index, f'host process {index} cannot be started again: {failure}; trying again')
+        restarts.started(now_ns, time.monotonic_ns(), self._tasks_of(index), failed)
+
+    def _refuse_streams(self, index: int, reason: str) -> None:
+        """Have streams refused until it is started again; the first reason is the one to tell."""
+        if index not in self._cannot_start:
+            self._cannot_start[index] = reason
+            _LOG.warning('%s', reason)
+
+    def _tasks_of(self, index: int) -> int:
+        """Tasks that the devices of a host ever did."""
+        return sum(self._logs[device].total for device in self._devices_of(index))
 
     def _devices_of(self, host: int) -> list[int]:
         return [device for device, where in enumerate(self._host_of) if where == host]

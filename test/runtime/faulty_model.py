@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,8 @@ def build(options: Mapping[str, Any], blocks: Collection[int] | None = None) -> 
         raise RuntimeError('no such file')
     if 'weights' in options:
         Path(options['weights']).read_bytes()
+    if options.get('fault') == 'end' and Path(options['while']).exists():
+        threading.Timer(0.05, os._exit, (3,)).start()
     return FaultyModel(options)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -34,6 +35,25 @@ def opened(engine: Engine, hit: bool) -> Stream:
         prompt={'mark': np.array([hit], np.float32)}))
     stream.observe({'joints': np.full(6, hit, np.float32)}, time.monotonic_ns())
     return stream
+
+
+def refusal(engine: Engine) -> str:
+    """Why no stream can be opened; empty: one could, and did nothing."""
+    try:
+        engine.open_stream(StreamOptions(prompt={'mark': np.zeros(1, np.float32)})).close()
+    except WorkerLost as error:
+        return str(error)
+    return ''
+
+
+def reopened(engine: Engine) -> Stream:
+    """A stream, as soon as it can be opened."""
+    until_s = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return opened(engine, False)
+        except WorkerLost:
+            assert time.monotonic() < until_s
 
 
 @pytest.mark.parametrize(('fault', 'text'), FAULTS)
@@ -91,14 +111,24 @@ def test_a_model_that_cannot_be_built_again_is_said_and_comes_back(tmp_path: Pat
                                              'build failed with FileNotFoundError'):
             opened(engine, False)
         weights.touch()
+        assert reopened(engine).next_chunk(TIMEOUT_S) is not None
+
+
+def test_a_process_that_ends_after_every_start_rests_in_between_and_comes_back(
+        tmp_path: Path) -> None:
+    marker = tmp_path / 'marker'
+    spec = ModelSpec('faulty_model', {'fault': 'end', 'while': str(marker)})
+    with Engine(spec, full_split(describe(spec).graph, 2)) as engine:
+        marker.touch()
+        os.kill(engine.worker_pids[1], signal.SIGKILL)
         until_s = time.monotonic() + TIMEOUT_S
-        while True:
-            try:
-                fresh = opened(engine, False)
-                break
-            except WorkerLost:
-                assert time.monotonic() < until_s
-        assert fresh.next_chunk(TIMEOUT_S) is not None
+        while 'starts in a row were in vain' not in (reason := refusal(engine)):
+            assert time.monotonic() < until_s
+        assert re.fullmatch(
+            r'host process 1 \(pid \d+\) with device 1 (ended with exit code 3|did not start); \d '
+            r'starts in a row were in vain, so the next waits [\d.]+ s', reason)
+        marker.unlink()
+        assert reopened(engine).next_chunk(TIMEOUT_S) is not None
 
 
 def test_a_module_that_breaks_when_it_is_imported_is_one_sentence(
