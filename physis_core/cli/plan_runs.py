@@ -30,9 +30,8 @@ _PROFILE_S = 1.5
 _PROFILE_CHUNKS = 4
 """A batch size is measured for so long and for so many chunks at least."""
 _HOP_CHUNKS = 6  # and not the first: it is cold
-_CHECK_S = 2.0
 _CHECKED_CHUNKS = 3
-"""The oracle follows a run for about so long and for so many chunks at least."""
+"""The oracle follows a run for so many chunks at least."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +41,16 @@ class Run:
     Attributes:
         period_ms: mean interval between finished chunks.
         response_ms: from when the first stage reads an observation; median.
-        max_abs_error: to the oracle.
-        mean_batch: tasks in a batch.
+        max_abs_error: to the oracle, over the first chunks.
+        checked_chunks: how many those are.
+        mean_batch: tasks in a batch, once in full swing.
         busiest_device: part of the time in which the busiest device computes.
     """
 
     period_ms: float
     response_ms: float
     max_abs_error: float
+    checked_chunks: int
     mean_batch: float
     busiest_device: float
 
@@ -62,48 +63,54 @@ def observation_of(description: ModelDescription) -> dict[str, np.ndarray]:
             for name, spec in description.observation.items()}
 
 
-def run_plan(spec: ModelSpec, plan: Plan, chunks: int) -> Run:
-    """One stream as fast as it goes, once it is in full swing; its first chunks are checked."""
+def run_plan(spec: ModelSpec, plan: Plan, chunks: int, check_s: float) -> Run:
+    """One stream as fast as it goes, once it is in full swing.
+
+    Its outputs are compared with the oracle's afterwards, from the first on for about ``check_s``.
+    """
     warm_up = plan.max_in_flight + plan.graph.history_slots
     with Engine(spec, plan) as engine:
         stream = _opened(engine, StreamOptions(period_ns=0))
         with sensor(spec, [stream]):
             finished = [_next(stream) for _ in range(warm_up + chunks)]
         logs = [log.latest() for log in engine.stage_logs()]
-    batches = np.concatenate(logs)
     steady = finished[warm_up:]
     period_ns = (steady[-1].finished_ns - steady[0].finished_ns) / (len(steady) - 1)
     responses = [chunk.finished_ns - chunk.started_ns for chunk in steady]
-    return Run(period_ns / NS_PER_MS, float(np.median(responses)) / NS_PER_MS,
-               largest_error(spec, finished[:warm_up]),
-               float(1 / np.mean(1 / batches['batch'][len(batches) // 4:])),
-               max(_busy(tasks, steady[-1].finished_ns) for tasks in logs))
+    error, checked = largest_error(spec, finished, check_s)
+    tasks = [log[(log['start_ns'] >= steady[0].finished_ns)
+                 & (log['end_ns'] <= steady[-1].finished_ns)] for log in logs]
+    return Run(period_ns / NS_PER_MS, float(np.median(responses)) / NS_PER_MS, error, checked,
+               float(1 / np.mean(1 / np.concatenate(tasks)['batch'])), max(map(_busy, tasks)))
 
 
-def _busy(tasks: np.ndarray, until_ns: int) -> float:
-    """Part of the time in which a device computes, over the later half of its log."""
-    tasks = tasks[tasks['end_ns'] <= until_ns]
-    tasks = tasks[len(tasks) // 2:]
+def _busy(tasks: np.ndarray) -> float:
+    """Part of the time in which a device computes, while it ran these."""
+    if not len(tasks):
+        return 0.0
     batches = {(task['start_ns'], task['end_ns']) for task in tasks}
     return float(sum(end_ns - start_ns for start_ns, end_ns in batches)
-                 / (until_ns - tasks['start_ns'][0])) if len(tasks) else 0.0
+                 / (tasks['end_ns'].max() - tasks['start_ns'].min()))
 
 
-def largest_error(spec: ModelSpec, chunks: Sequence[FinishedChunk]) -> float:
-    """Largest absolute difference to the oracle over the first of an epoch's chunks."""
+def largest_error(spec: ModelSpec, chunks: Sequence[FinishedChunk], check_s: float
+                  ) -> tuple[float, int]:
+    """Largest absolute difference to the oracle over the first of an epoch's chunks; how many."""
     torch.set_num_threads(1)  # as a worker has: sums depend on it
     description = describe(spec)
     observation = observation_of(description)
     oracle = SequentialOracle(build(spec), 0, chunks[0].epoch)
     error = 0.0
-    until_s = time.monotonic() + _CHECK_S
-    for index, chunk in enumerate(chunks):
-        if index >= _CHECKED_CHUNKS and time.monotonic() > until_s:
+    checked = 0
+    until_s = time.monotonic() + check_s
+    for chunk in chunks:
+        if checked >= _CHECKED_CHUNKS and time.monotonic() > until_s:
             break
+        checked += 1
         lead = lead_s(chunk.due_ns, chunk.capture_ns)
         for name, array in oracle.next_chunk([observation], [lead]).items():
             error = max(error, float(np.abs(array - chunk.outputs[name]).max()))
-    return error
+    return error, checked
 
 
 def measured_profile(spec: ModelSpec, devices: int) -> Profile:

@@ -32,6 +32,8 @@ class VirtualModel:
         each_us: b of t(B) [us].
         cv: coefficient of variation of a stage's time (normal, cut at 0.05 of the mean).
         seed: of that variation.
+        synchronous: a task begins when its host starts it, as on a device without a queue, so
+            that timers and the engine's own work between two tasks are seen.
     """
 
     graph: StageGraph
@@ -39,6 +41,7 @@ class VirtualModel:
     each_us: float
     cv: float = 0.0
     seed: int = 0
+    synchronous: bool = False
 
     @property
     def description(self) -> ModelDescription:
@@ -57,7 +60,8 @@ class VirtualModel:
                  'kv_mode': self.graph.kv_mode.value, 'window_chunks': self.graph.window_chunks,
                  'sink_chunks': self.graph.sink_chunks}
         return json.dumps({'graph': graph, 'fixed_us': self.fixed_us, 'each_us': self.each_us,
-                           'cv': self.cv, 'seed': self.seed})
+                           'cv': self.cv, 'seed': self.seed,
+                           'synchronous': self.synchronous})
 
     @classmethod
     def from_json(cls, text: str) -> VirtualModel:
@@ -88,7 +92,8 @@ class VirtualExecutor:
     def run(self, batch: Sequence[Work], free_ns: int, now_ns: int) -> tuple[int, int]:
         """See :class:`~physis_core.runtime.executor.Executor`; ends in the future."""
         ready_ns = max(work.ready_ns for work in batch)
-        start_ns = free_ns if ready_ns <= free_ns else now_ns
+        waited = ready_ns <= free_ns and not self.model.synchronous
+        start_ns = free_ns if waited else now_ns
         factor = 1.0
         if self.model.cv:
             factor = max(0.05, self._random.normal(1.0, self.model.cv))

@@ -1,7 +1,8 @@
 """What the engine adds to the slowest stage: a pipeline of virtual devices.
 
 Every stage is a timed wait, everything around it is the real engine: period and response are
-compared with S equal stages that hand over in no time.
+compared with S equal stages that hand over in no time.  A virtual device has a queue as a GPU has:
+what waits for it begins when it comes free.  With ``--synchronous`` it has none, as a CPU.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--pace', type=float, default=1.005,
                         help='period of the source, in periods of the slowest device; 0: greedy')
     parser.add_argument('--seed', type=int, default=0, help='of the variation')
+    parser.add_argument('--synchronous', action='store_true',
+                        help='a stage begins when the engine starts it, not when its device came '
+                        'free (greedy source): shows what timers and the engine take in between')
     parser.add_argument('--hosts', type=int, default=len(os.sched_getaffinity(0)),
                         help='processes that the devices share')
     parser.add_argument('--json', action='store_true', help='print one JSON object')
@@ -48,11 +52,11 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f'{args.chunks} chunks for {args.stages} stages never fill the '
                          f'pipeline; give more than {args.stages}')
     model = VirtualModel(StageGraph(steps=1, blocks=args.stages), 0.0, args.stage_ms * 1000,
-                         cv=args.cv, seed=args.seed)
+                         cv=args.cv, seed=args.seed, synchronous=args.synchronous)
     plan = _plan(args, model.graph)
     stages_per_device = max(len(plan.stages_on(device)) for device in range(plan.devices))
     ideal_period_ms = args.stage_ms * stages_per_device
-    pace = 0.0 if args.cv else args.pace
+    pace = 0.0 if args.cv or args.synchronous else args.pace
     period_ns = round(pace * ideal_period_ms * NS_PER_MS)
     delivered_ns, responses_ns, cpu_s, wall_s = _measure(args, model, plan, period_ns)
     steady = np.diff(delivered_ns[args.stages:])
@@ -60,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
     result = {
         'devices': plan.devices, 'stages': args.stages, 'stage_ms': args.stage_ms,
         'chunks': args.chunks, 'cv': args.cv, 'slots': args.slots, 'pace': pace,
+        'synchronous': args.synchronous,
         'period_ms': float(steady.mean()) / NS_PER_MS,
         'period_over_ideal': float(steady.mean()) / NS_PER_MS / ideal_period_ms,
         'simulated_period_ratio': simulated / NS_PER_MS / ideal_period_ms,

@@ -132,7 +132,7 @@ class Connection:
         try:
             return partial(self._wait, self._group.transfer(self.buffers[slot]))
         except RuntimeError as error:
-            return partial(_fail, error)
+            return partial(failed, error)
 
     def _wait(self, work: distributed.Work, timeout: timedelta) -> None:
         """Until all of it is there.
@@ -151,7 +151,7 @@ class Connection:
         arrived.synchronize()
 
 
-def _fail(error: RuntimeError, timeout: timedelta) -> None:
+def failed(error: RuntimeError, timeout: timedelta) -> None:
     """The wait for a transfer that could not begin."""
     raise error
 

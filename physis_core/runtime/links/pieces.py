@@ -1,7 +1,7 @@
 """How StreamDiffusionV2 sends, to compare with: a batch of all steps a hop, in six messages.
 
-The first message says what comes; the receiver's thread then receives the other five, one after the
-other, and computes nothing meanwhile.  Sending does not block.
+All six are sent at once, and sending does not block.  The first says what comes; the receiver's
+thread then receives the other five, one after the other, and computes nothing meanwhile.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from datetime import timedelta
 from functools import partial
 
 import torch
+from torch import distributed
 
-from physis_core.runtime.links.p2p import FOR_EVER, PeerGroup, Waiter
+from physis_core.runtime.links.p2p import FOR_EVER, PeerGroup, Waiter, failed
 from physis_core.runtime.links.protocol import Message
 from physis_core.runtime.packets import ChunkState, HeaderCodec, PacketLayout, aligned
 from physis_core.runtime.telemetry import EdgeMeter
@@ -63,10 +64,18 @@ class BatchConnection:
         for piece in self._pieces[slot][1:]:
             self._group.transfer(piece).wait(timeout)
 
-    def all(self, slot: int, timeout: timedelta) -> None:
-        """Transfer a batch."""
-        self.first(slot, timeout)
-        self.others(slot, timeout)
+    def begin(self, slot: int) -> Callable[[timedelta], None]:
+        """Begin to transfer all messages of a batch; returns what waits for their end."""
+        try:
+            works = [self._group.transfer(piece) for piece in self._pieces[slot]]
+        except RuntimeError as error:
+            return partial(failed, error)
+        return partial(_wait_for, works)
+
+
+def _wait_for(works: list[distributed.Work], timeout: timedelta) -> None:
+    for work in works:
+        work.wait(timeout)
 
 
 class PiecesOutlet:
@@ -109,7 +118,7 @@ class PiecesOutlet:
         if slot is not None:
             self._filling = None
             self._connection.memory[slot][0] = self._rows
-            self._waiter.add(slot, partial(self._connection.all, slot))
+            self._waiter.add(slot, self._connection.begin(slot))
 
     def _sent(self, slot: int) -> None:
         self._free.append(slot)
