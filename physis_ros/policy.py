@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from math import isclose
 from pathlib import Path
 
 from physis_core.errors import InputError
@@ -126,11 +127,18 @@ def _check_actions(policy: Policy) -> None:
     if len(outputs[POSITIONS].shape) != 2:
         raise InputError(f'output `{POSITIONS}` of model `{name}` has shape '
                          f'{outputs[POSITIONS].shape}; a robot needs (points, joints)')
+    semantics = description.semantics
+    fitting = f'{policy.points / semantics.latents_per_chunk:g}'
     if policy.control_period_ns <= 0:
         raise InputError(
             f'model `{name}` does not say how far apart its control points are: give its '
-            f'description `semantics=OutputSemantics(control_points_per_latent='
-            f'{policy.points / description.semantics.latents_per_chunk:g}, control_period_s=...)`')
+            f'description `semantics=OutputSemantics(control_points_per_latent={fitting}, '
+            'control_period_s=...)`')
+    if not isclose(semantics.control_points_per_chunk, policy.points):
+        raise InputError(
+            f'model `{name}` says that a chunk has {semantics.control_points_per_chunk:g} control '
+            f'points, and its output `{POSITIONS}` has {policy.points}: give its `OutputSemantics` '
+            f'control_points_per_latent={fitting}, not {semantics.control_points_per_latent:g}')
     joints = outputs[POSITIONS].shape[-1]
     if len(policy.joints) != joints:
         raise InputError(f'parameter `joints.names` has {len(policy.joints)} names, model '

@@ -104,6 +104,10 @@ def test_it_makes_chunks_and_trajectories_of_what_a_robot_senses(folder: Path) -
 @pytest.mark.parametrize(('written', 'instead', 'says'), [
     ('semantics=OutputSemantics(control_points_per_latent=4, control_period_s=0.02)', '',
      r'semantics=OutputSemantics\(control_points_per_latent=4, control_period_s='),
+    ('control_points_per_latent=4', 'control_points_per_latent=16',
+     'says that a chunk has 16 control points, and its output `positions` has 4: give its '
+     '`OutputSemantics` control_points_per_latent=4, not 16'),
+    ('control_points_per_latent=4, ', '', 'control_points_per_latent=4, not 0'),
     ("'positions': TensorSpec((4, 6))", "'video': TensorSpec((4, 6))",
      r'makes no actions \(its outputs are video\)'),
     ("'positions': TensorSpec((4, 6))", "'positions': TensorSpec((24,))",
