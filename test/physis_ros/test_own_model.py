@@ -116,6 +116,11 @@ def test_it_makes_chunks_and_trajectories_of_what_a_robot_senses(folder: Path) -
      'input `front` of model `my_model` is float32; its source gives uint8'),
     ("'joints': TensorSpec((6,))", "'joints': TensorSpec((6,), 'float64')",
      'input `joints` of model `my_model` is float64; its source gives float32'),
+    ("'joints': TensorSpec((6,))", "'joints': TensorSpec((7,))",
+     'input `joints` of model `my_model` has 7 values for 6 joints; correct `joints.input`'),
+    ("'joints': TensorSpec((6,))", "'joints': TensorSpec((6,)), 'wrench': TensorSpec((5,))",
+     'input `wrench` of model `my_model` has 5 values for 6 numbers of a wrench; correct '
+     '`wrench.input`'),
 ])
 def test_a_model_that_cannot_drive_a_robot_is_told_what_it_lacks(
         folder: Path, written: str, instead: str, says: str) -> None:
@@ -124,4 +129,5 @@ def test_a_model_that_cannot_drive_a_robot_is_told_what_it_lacks(
     assert written in text
     file.write_text(text.replace(written, instead))
     with pytest.raises(InputError, match=says):
-        make_policy({**DEFAULTS, 'model': 'my_model', 'camera_names': ('front',)})
+        make_policy({**DEFAULTS, 'model': 'my_model', 'camera_names': ('front',),
+                     'wrench.input': 'wrench' if 'wrench' in instead else ''})
