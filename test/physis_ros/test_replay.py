@@ -28,13 +28,13 @@ from physis_ros.replay.player import Player
 from physis_ros.replay.recording import SessionRecording
 
 FRONT = '/camera/front/image_raw'
+PATIENT = {f'{source}.stale_ms': 60_000 for source in ('cameras.front', 'cameras.wrist', 'joints')}
 
 
 @pytest.fixture
 def session(make_bench: Callable[..., Bench], tmp_path: Path) -> tuple[Bench, Path]:
     """An active node, and the folder of a session that it has recorded."""
-    bench = make_bench(record=tmp_path, **{
-        f'{source}.stale_ms': 60_000 for source in ('cameras.front', 'cameras.wrist', 'joints')})
+    bench = make_bench(record=tmp_path, **PATIENT)
     (heard,) = bench.listen((ActionChunk, '/wam_node/action_chunk'))
     for _ in range(3):
         bench.observe()
@@ -43,6 +43,23 @@ def session(make_bench: Callable[..., Bench], tmp_path: Path) -> tuple[Bench, Pa
     bench.node.trigger_deactivate()
     (folder,) = tmp_path.iterdir()
     return bench, folder
+
+
+def recorded_as_seen(bench: Bench, folder: Path, show: Callable[[], None]
+                     ) -> tuple[np.ndarray, Path]:
+    """The first front image that the model saw, and the session that ended after it."""
+    def seen() -> bool:
+        show()
+        bench.graph.feel()
+        bench.graph.show('wrist')
+        bench.graph.spin_for(0.02)
+        return bool(bench.stream.observed)
+
+    bench.graph.wait_for(seen, 'an observation')
+    saw = bench.stream.observed[0].arrays['front']
+    bench.node.trigger_deactivate()
+    (session,) = folder.iterdir()
+    return saw, session
 
 
 def test_observations_are_recorded_as_the_model_saw_them(session: tuple[Bench, Path]) -> None:
@@ -94,9 +111,7 @@ def test_a_compressed_camera_is_replayed_by_the_parameters_that_recorded_it(
     picture = pytest.importorskip('PIL.Image')
     topic = '/cam/front/compressed'
     bench = make_bench(activate=False, record=tmp_path, **{
-        'cameras.front.topic': topic, 'cameras.front.transport': 'compressed',
-        **{f'{source}.stale_ms': 60_000
-           for source in ('cameras.front', 'cameras.wrist', 'joints')}})
+        'cameras.front.topic': topic, 'cameras.front.transport': 'compressed', **PATIENT})
     bench.node.trigger_configure()
     bench.node.trigger_activate()
     camera = bench.graph.probe.create_publisher(CompressedImage, topic, 10)
@@ -105,19 +120,12 @@ def test_a_compressed_camera_is_replayed_by_the_parameters_that_recorded_it(
     noise = np.random.default_rng(1).integers(0, 256, (96, 96, 3), np.uint8)
     picture.fromarray(noise).save(stored, 'jpeg')
 
-    def seen() -> bool:
+    def show() -> None:
         message = CompressedImage(format='jpeg', data=stored.getvalue())
         message.header.stamp = bench.graph.now()
         camera.publish(message)
-        bench.graph.feel()
-        bench.graph.show('wrist')
-        bench.graph.spin_for(0.02)
-        return bool(bench.stream.observed)
 
-    bench.graph.wait_for(seen, 'an observation')
-    first = bench.stream.observed[0].arrays['front']
-    bench.node.trigger_deactivate()
-    (session,) = tmp_path.iterdir()
+    first, session = recorded_as_seen(bench, tmp_path, show)
     bench.node.trigger_activate()
     with closing(Bag(session, {})) as bag:
         assert bag.topics()[topic] is CompressedImage
@@ -135,22 +143,10 @@ def test_a_compressed_camera_is_replayed_by_the_parameters_that_recorded_it(
 def test_images_are_recorded_in_the_encoding_that_a_replay_reads_into_them(
         make_bench: Callable[..., Bench], tmp_path: Path, capfd: pytest.CaptureFixture[str],
         encoding: str, recorded: str, warned: bool) -> None:
-    bench = make_bench(record=tmp_path, **{
-        'cameras.front.encoding': encoding, 'cameras.front.stale_ms': 60_000,
-        'cameras.wrist.stale_ms': 60_000, 'joints.stale_ms': 60_000})
+    bench = make_bench(record=tmp_path, **{'cameras.front.encoding': encoding, **PATIENT})
     pixels = np.random.default_rng(1).integers(0, 256, (64, 64, 3), np.uint8)
-
-    def seen() -> bool:
-        bench.graph.feel()
-        bench.graph.show('front', pixels=pixels)
-        bench.graph.show('wrist')
-        bench.graph.spin_for(0.02)
-        return bool(bench.stream.observed)
-
-    bench.graph.wait_for(seen, 'an observation')
-    saw = bench.stream.observed[0].arrays['front']
-    bench.node.trigger_deactivate()
-    (session,) = tmp_path.iterdir()
+    saw, session = recorded_as_seen(
+        bench, tmp_path, lambda: bench.graph.show('front', pixels=pixels))
     with closing(Bag(session, {})) as bag:
         message = next(found.message for found in bag.messages() if found.topic == FRONT)
     assert message.encoding == recorded
