@@ -458,17 +458,20 @@ def test_a_bad_change_of_a_parameter_is_refused(bench: Bench) -> None:
 def test_a_change_that_would_not_count_is_refused(
         make_bench: Callable[..., Bench], name: str, value: object, until: str) -> None:
     """Or diagnostics would speak of a lead, or of limits, that nothing keeps to."""
-    bench = make_bench()
+    node = make_bench(activate=False).node  # what it is told comes from nobody else
+    node.trigger_configure()
+    node.trigger_activate()
     states = ('active', 'inactive', 'unconfigured')
-    for state, leave in zip(states, (bench.node.trigger_deactivate, bench.node.trigger_cleanup,
+    for state, leave in zip(states, (node.trigger_deactivate, node.trigger_cleanup,
                                      lambda: None), strict=True):
-        (result,) = bench.node.set_parameters([Parameter(name, value=value)])
-        assert result.successful == (states.index(state) >= states.index(until)), state
+        assert node._state_machine.current_state[1] == state
+        (result,) = node.set_parameters([Parameter(name, value=value)])
+        assert result.successful == (states.index(state) >= states.index(until)), result.reason
         if not result.successful:
             assert f'parameter `{name}` counts from' in result.reason
             assert 'deactivate the node' in result.reason
         leave()
-    assert bench.node.get_parameter(name).value == value
+    assert node.get_parameter(name).value == value
 
 
 # -- what is said about it ----------------------------------------------------------------------
