@@ -15,10 +15,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from physis_core.units import NS_PER_S
+from physis_core.units import NS_PER_MS, NS_PER_S
 from physis_ros.demo.measures import (
     Window,
+    chunks_of_episodes,
     effect_times,
+    lost_times,
     playing_windows,
     replan_times,
 )
@@ -38,6 +40,7 @@ _SHEET_ROWS = 10
 _PARTS = ('capture', 'queue', 'response', 'handoff')
 _COLOURS = {'capture': '#8da0cb', 'queue': '#e5c494', 'response': '#fc8d62', 'handoff': '#66c2a5'}
 _PLAYED = '#3b5b92'
+_DEADLINES = {'on time': '#66c2a5', 'late': '#d95f02', 'refused or never came': '#7b3294'}
 
 
 def ages(recording: Recording) -> Figure:
@@ -55,6 +58,26 @@ def ages(recording: Recording) -> Figure:
         axes.stackplot(times_s, parts_ms, colors=[_COLOURS[p] for p in _PARTS])
     _legend(figure, [*_PARTS], [*_COLOURS.values()])
     _label(axes, 'time [s]', 'age at effect [ms]')
+    return figure
+
+
+def deadlines(recording: Recording) -> Figure:
+    """When every chunk arrived, against its planned start; a line for each that did not."""
+    figure, axes = _axes(2.8)
+    origin_ns, chunks = _origin_ns(recording), chunks_of_episodes(recording)
+    for name, on_time in (('on time', True), ('late', False)):
+        points = [((chunk.planned_ns - origin_ns) / NS_PER_S,
+                   (chunk.arrived_ns - chunk.planned_ns) / NS_PER_MS) for chunk in chunks
+                  if chunk.arrived_ns is not None and not chunk.rejected
+                  and chunk.on_time == on_time]
+        axes.plot([time_s for time_s, _ in points], [late_ms for _, late_ms in points], '.',
+                  color=_DEADLINES[name])
+    axes.vlines([(time_ns - origin_ns) / NS_PER_S for time_ns in lost_times(chunks)], 0.0, 1.0,
+                colors=_DEADLINES['refused or never came'], linewidth=1.0,
+                transform=axes.get_xaxis_transform())
+    axes.axhline(0.0, color='k', linewidth=0.8)
+    _legend(figure, [*_DEADLINES], [*_DEADLINES.values()])
+    _label(axes, 'planned start [s]', 'arrival after it [ms]')
     return figure
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -159,6 +160,15 @@ def deadline_misses(chunks: Iterable[ChunkSeen]) -> tuple[int, int]:
         ids = [chunk.chunk for chunk in members]
         due += max(ids) - min(ids) + 1
     return due - on_time, due
+
+
+def lost_times(chunks: Iterable[ChunkSeen]) -> list[int]:
+    """Planned starts of chunks that were refused or never came; of a gap in the ids its middle."""
+    ordered = sorted(chunks, key=lambda chunk: (chunk.epoch, chunk.chunk))
+    times = [chunk.planned_ns for chunk in ordered if chunk.rejected or chunk.arrived_ns is None]
+    times += [(before.planned_ns + after.planned_ns) // 2 for before, after in pairwise(ordered)
+              if before.epoch == after.epoch and after.chunk > before.chunk + 1]
+    return sorted(times)
 
 
 def age_statistics(chunks: Iterable[ChunkSeen]) -> AgeStatistics:

@@ -30,6 +30,10 @@ _SECTIONS: tuple[tuple[str, str], ...] = (
     ('Age of actions',
      'How old the oldest input of a chunk was when the chunk took effect at the controller. '
      'Waiting (handoff) is planned: the chunk is ready before its time comes.'),
+    ('Deadline misses',
+     'When each chunk reached the controller, against its planned start. Above the line it was '
+     'late: its first points were past. A vertical line stands for a chunk that was refused, or '
+     'for one or more that never came.'),
     ('The four frequencies',
      'They differ, and none follows from another. Sensors deliver more than is used; replan says '
      'how often something newly seen changed the motion; chunk, how often the model delivered; '
@@ -74,6 +78,7 @@ def _drawings(recording: Recording) -> list[Callable[[], Figure]]:
     episode = shown_episode(recording) or EpisodeSeen(0, 0, 0)
     return [
         lambda: figures.ages(recording),
+        lambda: figures.deadlines(recording),
         lambda: figures.frequencies(recording),
         lambda: figures.timeline(recording, episode),
         lambda: figures.joints(recording),

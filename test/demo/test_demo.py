@@ -120,7 +120,7 @@ def test_the_arm_picks_and_places_and_everything_is_measured(demo: Callable[...,
     assert 0.0 < summary['on_time_ratio'] <= 1.0
     assert summary['deadline_misses'] == round((1 - summary['on_time_ratio']) * summary['chunks'])
     report = (run.out / 'report.html').read_text()
-    assert report.count('data:image/png;base64,') == 5
+    assert report.count('data:image/png;base64,') == 6
     assert not re.search(r'(src|href)="(?!data:)', report), 'the report needs other files'
     assert (run.out / 'episode.mp4').exists() or (run.out / 'episode.gif').exists()
     assert not run.processes()

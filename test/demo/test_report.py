@@ -55,7 +55,7 @@ def test_the_report_needs_no_other_file(recording: Recording, tmp_path: Path) ->
     write_report(tmp_path / 'report.html', recording, rows(measure(recording), STAGES),
                  {'delay_ms': 80.0, 'plan': '<wave>'}, None, shares.append)
     text = (tmp_path / 'report.html').read_text()
-    assert text.count('data:image/png;base64,') == 5
+    assert text.count('data:image/png;base64,') == 6
     assert not re.search(r'(src|href)="(?!data:)', text)
     assert 'delay_ms=80.0' in text and 'plan=&lt;wave&gt;' in text
     assert shares[-1] == 1.0
@@ -113,8 +113,28 @@ def test_the_frequencies_are_lines_of_whole_bins_with_gaps_between_episodes(
     plt.close(figure)
 
 
+def test_every_deadline_miss_is_drawn(recording: Recording) -> None:
+    chunks = list(recording.chunks.values())
+    chunks[2].arrived_ns = chunks[2].planned_ns + 30 * MS  # late
+    chunks[4].arrived_ns = None
+    chunks[5].rejected = True
+    del recording.chunks[1, 7]
+    del recording.chunks[1, 8]
+    figure = figures.deadlines(recording)
+    (axes,) = figure.axes
+    on_time, late, _ = axes.get_lines()
+    assert late.get_xydata() == pytest.approx(np.array([[0.42, 30.0]]))
+    assert np.array(on_time.get_ydata()) == pytest.approx(-10.0)
+    assert len(on_time.get_xydata()) == 7
+    (lost,) = axes.collections
+    assert [segment[0, 0] for segment in lost.get_segments()] == pytest.approx(
+        [0.74, 0.9, (1.06 + 1.54) / 2])  # the last is between chunks 6 and 9
+    assert measure(recording).deadline_misses == 5  # two of them in the gap
+    plt.close(figure)
+
+
 def test_no_legend_covers_data(recording: Recording) -> None:
-    for draw in (figures.ages, figures.frequencies, figures.joints,
+    for draw in (figures.ages, figures.deadlines, figures.frequencies, figures.joints,
                  lambda seen: figures.timeline(seen, seen.episodes[0])):
         figure = draw(recording)
         figure.canvas.draw()
