@@ -7,8 +7,10 @@ same plan with the same dispatch code; there is no other notion of a "mode" anyw
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +82,10 @@ class Plan:
         ranks: every stage of the graph, once, on a device.
         batch: what a device may batch.
         order: per device, its stages from first to last served among equally urgent tasks;
-            empty: later stages first.
-        slots_per_edge: places for waiting hidden states between two devices.
+            empty: later stages first.  Only tasks that may start are chosen among, so that a plan
+            makes progress with any order.
+        slots_per_edge: places for waiting hidden states before a device that holds one stage; one
+            that holds several takes in whatever arrives.
         max_in_flight: chunks of a stream that may be under way; the source waits beyond that.
         period_us: pace of the source [us]; 0: as fast as ``max_in_flight`` allows.
         link: how hidden states travel between devices.
@@ -158,6 +162,11 @@ class Plan:
     def blocks_on(self, device: int) -> list[int]:
         """The blocks whose weights a device needs, ascending."""
         return sorted({stage % self.graph.blocks for stage in self.stages_on(device)})
+
+    def order_on(self, device: int) -> tuple[int, ...]:
+        """The stages of a device from first to last served, also where ``order`` is empty."""
+        stated = self.order[device] if device < len(self.order) else ()
+        return stated or tuple(reversed(self.stages_on(device)))
 
     def edges(self) -> list[tuple[int, int]]:
         """Pairs (sender, receiver) of devices between which hidden states travel."""
@@ -238,3 +247,41 @@ def ranks_from_devices(device_of: list[int]) -> tuple[VirtualRank, ...]:
     for stage, device in enumerate(device_of):
         ranks.setdefault(device, []).append(stage)
     return tuple(VirtualRank(device, tuple(stages)) for device, stages in sorted(ranks.items()))
+
+
+def united_order(plans: Mapping[int, Plan], device: int) -> tuple[int, ...]:
+    """How a device serves the stages of several plans, by slot: as each of them says.
+
+    First served first; empty where none says anything: later stages first.
+
+    Raises:
+        PlanError: they contradict one another.
+    """
+    if not any(device < len(plan.order) for plan in plans.values()):
+        return ()
+    slot_of: dict[tuple[int, ...], int] = {}
+    for slot, plan in plans.items():
+        slot_of.setdefault(plan.order_on(device), slot)
+    orders = list(slot_of)
+    united = _merged(orders)
+    if united is None:
+        wrong = next(order for count, order in enumerate(orders, 1)
+                     if _merged(orders[:count]) is None)
+        raise PlanError(f'the plan of slot {slot_of[wrong]} serves the stages of device {device} '
+                        f'in the order {wrong}, which contradicts the plans before it; give all '
+                        'plans that share a device one order')
+    return united
+
+
+def _merged(orders: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """One order that keeps each of these; None: there is none."""
+    before: TopologicalSorter[int] = TopologicalSorter()
+    for order in orders:
+        for stage in order:
+            before.add(stage)
+        for first, second in pairwise(order):
+            before.add(second, first)
+    try:
+        return tuple(before.static_order())
+    except CycleError:
+        return None

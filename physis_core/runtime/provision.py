@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from physis_core.errors import InputError, PlanError, Refused
 from physis_core.graph import StageGraph
-from physis_core.planning.plan import BatchRule, Plan
+from physis_core.planning.plan import BatchRule, Plan, united_order
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class DeviceProvision:
     Attributes:
         blocks: whose weights it has.
         kv_entries: histories (of one stream at one stage) that it has room for.
-        order: its stages, first served first; empty: no preference.
+        order: its stages, first served first; empty: later stages first.
         single_stage: one stage lives here.
     """
 
@@ -63,7 +63,8 @@ class Provision:
         """Exactly what these plans need, one stream each.
 
         Raises:
-            PlanError: a plan is for another graph.
+            PlanError: a plan is for another graph, or the plans have different links, batch rules
+                or orders, of which an engine has one.
         """
         for slot, plan in enumerate(plans):
             if plan.graph != graph:
@@ -72,6 +73,9 @@ class Provision:
             if plan.link != plans[0].link:
                 raise PlanError(f'the plan of slot {slot} has link `{plan.link}`, that of slot 0 '
                                 f'`{plans[0].link}`; give all plans of an engine one link')
+            if plan.batch != plans[0].batch:
+                raise PlanError(f'the plan of slot {slot} has {plan.batch}, that of slot 0 '
+                                f'{plans[0].batch}; give all plans of an engine one batch rule')
         if not plans:
             raise InputError('an engine needs at least one stream slot; give a plan')
         return cls(
@@ -85,7 +89,7 @@ class Provision:
         """Whether a plan can run here at all, however empty the devices are.
 
         Raises:
-            PlanError: it is for another graph, or for another kind of link.
+            PlanError: it is for another graph, or has another link, batch rule or order.
             Refused: it needs a device or weights that are not there.
         """
         if plan.graph != self.graph:
@@ -94,6 +98,9 @@ class Provision:
         if plan.link != self.link:
             raise PlanError(f'the plan has link `{plan.link}`, the engine was started with '
                             f'`{self.link}`; give all its plans one link')
+        if plan.batch != self.batch:
+            raise PlanError(f'the plan has {plan.batch}, the engine was started with {self.batch}; '
+                            'give all its plans one batch rule')
         if plan.devices > len(self.devices):
             raise Refused(f'the plan uses device {plan.devices - 1}, the engine has '
                           f'{len(self.devices)}; plan for these devices')
@@ -103,6 +110,18 @@ class Provision:
                 raise Refused(f'the plan puts block {min(missing)} on device {device}, which holds '
                               f'the weights of blocks {list(self.devices[device].blocks)}; start '
                               'the engine with more weights there')
+            self._check_order(plan, device)
+
+    def _check_order(self, plan: Plan, device: int) -> None:
+        if device >= len(plan.order) and not self.devices[device].order:
+            return
+        served = self.devices[device].order or range(self.graph.stages - 1, -1, -1)
+        wanted = plan.order_on(device)
+        if tuple(stage for stage in served if plan.device_of(stage) == device) != wanted:
+            raise PlanError(
+                f'the plan serves the stages of device {device} in the order {wanted}, the engine '
+                f'was started with {self.devices[device].order or "later stages first"}; give all '
+                'its plans one order')
 
 
 def kv_entries(graph: StageGraph, stages: Sequence[int]) -> int:
@@ -113,9 +132,8 @@ def kv_entries(graph: StageGraph, stages: Sequence[int]) -> int:
 
 def _device_for(graph: StageGraph, plans: Sequence[Plan], device: int) -> DeviceProvision:
     stages = [plan.stages_on(device) for plan in plans]
-    order = plans[0].order
     return DeviceProvision(
         blocks=tuple(sorted({stage % graph.blocks for own in stages for stage in own})),
         kv_entries=sum(kv_entries(graph, own) for own in stages),
-        order=order[device] if device < len(order) else (),
+        order=united_order(dict(enumerate(plans)), device),
         single_stage=len({stage for own in stages for stage in own}) == 1)

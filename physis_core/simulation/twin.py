@@ -13,7 +13,7 @@ from functools import partial
 
 from physis_core.errors import InputError
 from physis_core.graph import Task
-from physis_core.planning.plan import BatchRule, Plan
+from physis_core.planning.plan import BatchRule, Plan, united_order
 from physis_core.runtime.dispatch import (
     Batch,
     Dispatcher,
@@ -213,19 +213,21 @@ class Twin:
     # -- set-up --------------------------------------------------------------------------------
 
     def _device(self, index: int, make_dispatcher: MakeDispatcher) -> _Device:
-        here = [source for source in self._sources if source.stream.plan.stages_on(index)]
-        rules = {source.stream.plan.batch for source in here}
+        here = {number: source for number, source in enumerate(self._sources)
+                if source.stream.plan.stages_on(index)}
+        rules = {source.stream.plan.batch for source in here.values()}
         if len(rules) > 1:
             raise InputError(f'device {index} has {len(rules)} batch rules; the plans of streams '
                              'that share a device have the same one')
-        order: dict[tuple[int, int], None] = {}
-        for source in here:
-            plan = source.stream.plan
-            for stage in plan.order[index] if index < len(plan.order) else ():
-                step, block = plan.graph.step_block(stage)
-                order[(step, block + source.base)] = None
+        order: list[tuple[int, int]] = []
+        for base in dict.fromkeys(source.base for source in here.values()):
+            plans = {number: source.stream.plan for number, source in here.items()
+                     if source.base == base}
+            graph = next(iter(plans.values())).graph
+            order += [(step, block + base)
+                      for step, block in map(graph.step_block, united_order(plans, index))]
         rule = rules.pop() if rules else BatchRule()
-        return _Device(ReadyQueue(), make_dispatcher(rule, self._predict_ns, list(order)))
+        return _Device(ReadyQueue(), make_dispatcher(rule, self._predict_ns, order))
 
     def _predict_ns(self, block: int, batch: int) -> int:
         source = self._source_of(block)

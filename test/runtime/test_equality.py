@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from batches import formed
 from replay import Recorded, largest_error, tiny
 
 from physis_core.graph import KVMode, StageGraph
@@ -15,6 +16,7 @@ from physis_core.planning.plan import BatchRule, Plan
 from physis_core.runtime.engine import Engine, StreamOptions
 
 DEVICES = (1, 2, 3, 5, 8)
+EIGHT_STAGES = {'steps': 2, 'blocks': 4}  # so that a stage can be alone on each of them
 CHUNKS = 9  # more than the window, so that the ring goes round
 BATCHED_TOLERANCE = 2e-5
 """Batched matrix products add in another order; outputs are in [-1, 1]."""
@@ -28,6 +30,7 @@ def every_plan(graph: StageGraph) -> list[Plan]:
             plan = mode(graph, devices)
             if plan not in plans:
                 plans.append(plan)
+    assert {plan.devices for plan in plans} >= {*DEVICES}
     return plans
 
 
@@ -36,7 +39,10 @@ def unbatched(plan: Plan) -> Plan:
 
 
 def run_all(spec: ModelSpec, plans: list[Plan]) -> Iterator[tuple[Plan, float]]:
-    """Run all plans at the same time, one stream each, on one set of devices."""
+    """Run all plans at the same time, one stream each, on one set of devices.
+
+    Batches form, and of unlike histories, exactly where the plans allow any.
+    """
     description = describe(spec)
     with Engine(spec, plans) as engine:
         streams = [Recorded(engine.open_stream(StreamOptions(seed=slot, lead_ns=40_000_000)),
@@ -50,13 +56,16 @@ def run_all(spec: ModelSpec, plans: list[Plan]) -> Iterator[tuple[Plan, float]]:
                 recorded.observe()
         for plan, recorded, chunks in zip(plans, streams, taken, strict=True):
             yield plan, largest_error(spec, recorded, chunks)
+        seen = formed(engine, description.graph)
+        may_batch = plans[0].batch.max_batch > 1
+        assert (seen.largest > 1, seen.mixed > 0) == (may_batch, may_batch)
 
 
 @pytest.mark.parametrize('sinks', [0, 1])
 @pytest.mark.parametrize('kv_mode', list(KVMode))
 def test_every_mode_on_every_number_of_devices_is_the_oracle_bit_for_bit(
         kv_mode: KVMode, sinks: int) -> None:
-    spec = tiny(kv_mode=kv_mode.value, sinks=sinks)
+    spec = tiny(kv_mode=kv_mode.value, sinks=sinks, **EIGHT_STAGES)
     plans = [unbatched(plan) for plan in every_plan(describe(spec).graph)]
     for plan, error in run_all(spec, plans):
         assert error == 0.0, (plan.mode, plan.devices)
@@ -64,7 +73,7 @@ def test_every_mode_on_every_number_of_devices_is_the_oracle_bit_for_bit(
 
 @pytest.mark.parametrize('kv_mode', list(KVMode))
 def test_batching_across_steps_chunks_and_streams_stays_within_rounding(kv_mode: KVMode) -> None:
-    spec = tiny(kv_mode=kv_mode.value, sinks=1)
+    spec = tiny(kv_mode=kv_mode.value, sinks=1, **EIGHT_STAGES)
     rule = BatchRule(max_batch=6, across_steps=True)
     plans = [replace(plan, batch=rule) for plan in every_plan(describe(spec).graph)]
     for plan, error in run_all(spec, plans):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from physis_core.errors import InputError
+from physis_core.errors import InputError, PlanError
 from physis_core.graph import KVMode, StageGraph, Task
 from physis_core.planning.modes import full_split, sequential, streamdiffusionv2, wave
 from physis_core.planning.plan import BatchRule, Plan, Prediction, ranks_from_devices
@@ -181,6 +181,9 @@ def test_what_cannot_be_simulated():
         Twin([])
     with pytest.raises(InputError, match='2 batch rules'):
         Twin([Stream(plan, affine), Stream(other, affine)])
+    orders = [replace(plan, order=(order,)) for order in ((0, 1), (1, 0))]
+    with pytest.raises(PlanError, match=r'plan of slot 1 serves .* device 0 in the order'):
+        Twin([Stream(one, affine) for one in orders])
     with pytest.raises(InputError, match='blocking slots are simulated for one stream'):
         Twin([Stream(plan, affine)], slots=1)
     with pytest.raises(InputError, match='0 outputs after a warm-up of 5'):
