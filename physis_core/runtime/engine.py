@@ -631,7 +631,7 @@ class Engine:
             failed = True
             self._refuse_streams(
                 index, f'host process {index} cannot be started again: {failure}; trying again')
-        restarts.started(now_ns, time.monotonic_ns(), self._tasks_of(index), failed)
+        restarts.started(time.monotonic_ns(), self._tasks_of(index), failed)
 
     def _refuse_streams(self, index: int, reason: str) -> None:
         """Have streams refused until it is started again; the first reason is the one to tell."""

@@ -125,7 +125,7 @@ def test_a_process_that_ends_after_every_start_rests_in_between_and_comes_back(
         while 'starts in a row were in vain' not in (reason := refusal(engine)):
             assert time.monotonic() < until_s
         assert re.fullmatch(
-            r'host process 1 \(pid \d+\) with device 1 (ended with exit code 3|did not start); \d '
+            r'host process 1 \(pid \d+\) with device 1 (ended with exit code 3|did not start); \d+ '
             r'starts in a row were in vain, so the next waits [\d.]+ s', reason)
         marker.unlink()
         assert reopened(engine).next_chunk(TIMEOUT_S) is not None
