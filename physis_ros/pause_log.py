@@ -29,6 +29,7 @@ class PauseLog:
     def __init__(self, logger: Logger) -> None:
         self._logger = logger
         self._forgotten_ns: int | None = None
+        self._awaited_ns: int | None = None
         self._warned_ns: int | None = None
         self._said: tuple[str, ...] = ()
         self._unsaid = 0
@@ -48,7 +49,8 @@ class PauseLog:
             return
         begins, self._lacking = not self._lacking, True
         if self._forgotten_ns is not None and now_ns - self._forgotten_ns < _AWAITED_NS:
-            if begins:
+            if begins and (self._awaited_ns is None or now_ns - self._awaited_ns >= _AWAITED_NS):
+                self._awaited_ns = now_ns
                 self._logger.info(f'waiting for input from {", ".join(names)}')
             return
         if names == self._said:

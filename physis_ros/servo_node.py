@@ -33,6 +33,7 @@ from physis_ros.ending import endings, ignore_endings
 from physis_ros.parameters import Setting, Settings
 from physis_ros.real_time import RealTime, become_real_time
 from physis_ros.ring_name import ring_name
+from physis_ros.rivals import RivalWatch
 from physis_ros.servo_settings import SERVO_SETTINGS, check_limits, joint_limits
 from physis_ros.starting import check_parameter_files, start_ros
 from physis_ros.status import component, status_of
@@ -70,6 +71,7 @@ class ServoNode(Node):
             Float64MultiArray, self.settings['commands_topic'],
             QoSProfile(depth=1, deadline=Duration(seconds=_SILENCE_S),
                        lifespan=Duration(seconds=_SILENCE_S)))
+        self._rivals = RivalWatch(self, self._commands.topic_name)
         self._diagnostics = self.create_publisher(DiagnosticArray, '/diagnostics', 10)
         self._missed_before = 0
         self._joints: tuple[str, ...] = ()
@@ -113,6 +115,7 @@ class ServoNode(Node):
         return response
 
     def _publish_diagnostics(self) -> None:
+        self._rivals.look()
         message = DiagnosticArray(status=[self._status()])
         message.header.stamp = self.get_clock().now().to_msg()
         self._diagnostics.publish(message)

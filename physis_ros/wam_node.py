@@ -63,6 +63,7 @@ from physis_ros.pipeline_status import PipelineWatch
 from physis_ros.policy import PREFIX, Policy, crowded, idle_workers, make_policy
 from physis_ros.replay.recording import SessionRecording, outlets, recorded_encoding
 from physis_ros.ring_name import ring_name
+from physis_ros.rivals import RivalWatch
 from physis_ros.stage_status import stage_status
 from physis_ros.starting import check_parameter_files, start_ros
 from physis_ros.status import Limit, component
@@ -79,6 +80,8 @@ _REOPEN_RETRY_S = 0.05
 # How long an idle node takes to see that it is told to end.
 _LOOK_S = 0.1
 _INSTRUCTION = 'instruction.text'
+# Least time between two lines of the log about the same thing.
+_BETWEEN_S = 2.0
 
 EngineFactory = Callable[[Policy], Engine]
 
@@ -111,6 +114,7 @@ class WamNode(LifecycleNode):
         self._ingest: Ingest | None = None
         self._delivery: ChunkDelivery | None = None
         self._timed: TimedPublisher[JointTrajectory] | None = None
+        self._rivals: RivalWatch | None = None
         self._times: SteadyTime | None = None
         self._chunks: LifecyclePublisher | None = None
         self._reports: LifecyclePublisher | None = None
@@ -119,6 +123,7 @@ class WamNode(LifecycleNode):
         self._stream_timers: list[Timer] = []
         self._paused_by_user = False
         self._unfit: list[str] = []
+        self._refusal = ''  # why the engine did not take the newest observation
         self._untold = ''
         self._pause_log = PauseLog(self.get_logger())
         self._prompt: dict[str, np.ndarray] = {}
@@ -232,6 +237,7 @@ class WamNode(LifecycleNode):
         if settings['trajectory.topic']:
             self._trajectories = self.create_lifecycle_publisher(
                 JointTrajectory, settings['trajectory.topic'], chunk_quality)
+            self._rivals = RivalWatch(self, self._trajectories.topic_name)
             self._timed = TimedPublisher(
                 self._trajectories.publish, round(settings['trajectory.early_ms'] * NS_PER_MS))
         self._stream_timers = [
@@ -270,7 +276,7 @@ class WamNode(LifecycleNode):
             if part is not None:
                 part.close()
         self._policy = self._engine = self._ring = self._ingest = self._times = None
-        self._timed = self._pipeline = self._devices = None
+        self._timed = self._pipeline = self._devices = self._rivals = None
         self._chunks = self._reports = self._trajectories = None
 
     # -- the stream -----------------------------------------------------------------------------
@@ -298,7 +304,7 @@ class WamNode(LifecycleNode):
         self._ingest.clear()
         self._pause_log.forgotten(time.monotonic_ns())
         self._ingest.active = True
-        self._unfit, self._untold = [], ''
+        self._unfit, self._untold, self._refusal = [], '', ''
         self._apply_pause()
 
     def _close_stream(self) -> None:
@@ -340,11 +346,17 @@ class WamNode(LifecycleNode):
                 observation.arrays, self._instruction_text(),
                 self._times.stamp(observation.capture_ns),
                 self._times.stamp(time.monotonic_ns()))
+        refusal = ''
         try:
             self._delivery.stream.observe(
                 {**observation.arrays, **self._prefix(self._delivery)}, observation.capture_ns)
         except StreamError as error:
             self._fail(str(error))
+        except InputError as error:
+            refusal = str(error)
+        if refusal != self._refusal:  # nothing is made from the observation before either
+            self._refusal = refusal
+            self._apply_pause()
 
     def _prefix(self, delivery: ChunkDelivery) -> dict[str, np.ndarray]:
         """What was promised for the begin of the next chunk, for a model that wants to know."""
@@ -401,6 +413,8 @@ class WamNode(LifecycleNode):
             reasons.append(self._untold)
         if self._unfit:
             reasons.append(f'no fresh input from {", ".join(self._unfit)}')
+        if self._refusal:
+            reasons.append(self._refusal)
         return ' and '.join(reasons)
 
     # -- watching -------------------------------------------------------------------------------
@@ -412,7 +426,8 @@ class WamNode(LifecycleNode):
         now_ns = time.monotonic_ns()
         jump_ns = self._times.jump_ns()
         if jump_ns:
-            self.get_logger().warning(f'ROS time jumped by {jump_ns / NS_PER_S:+.3f} s: new epoch')
+            self.get_logger().warning(f'ROS time jumped by {jump_ns / NS_PER_S:+.3f} s: new epoch',
+                                      throttle_duration_sec=_BETWEEN_S)
             with suppress(StreamError):  # an ended stream waits for ~/reset
                 self._begin_epoch()
         self._delivery.look_at_servo(now_ns)
@@ -576,6 +591,8 @@ class WamNode(LifecycleNode):
                 status, self._settings['stream_id'], self._settings['window_s'], self._times))
 
     def _publish_diagnostics(self) -> None:
+        if self._rivals is not None:
+            self._rivals.look()
         status, name = self._status(), component(self)
         message = DiagnosticArray(status=statuses(
             name, self._state, self._fault if self._state == 'active' else '', status,

@@ -20,7 +20,7 @@ def decoded(camera: str, message: CompressedImage, height: int, width: int) -> P
         InputError: Pillow is not installed, or the data is no image.
     """
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError as error:
         raise InputError(f'camera `{camera}`: compressed images need Pillow; install it with '
                          '`pip install pillow`, or subscribe to raw images') from error
@@ -28,6 +28,7 @@ def decoded(camera: str, message: CompressedImage, height: int, width: int) -> P
         image = Image.open(io.BytesIO(message.data))
         image.draft('RGB', (width, height))
         return np.array(image.convert('RGB'))
-    except (UnidentifiedImageError, OSError) as error:
-        raise InputError(f'camera `{camera}`: the `{message.format}` image of {len(message.data)} '
-                         f'bytes cannot be decoded ({error}); the frame is refused') from error
+    except Exception as error:  # a damaged one raises whatever its decoder came across
+        raise InputError(f'camera `{camera}`: the `{message.format:.40}` image of '
+                         f'{len(message.data)} bytes cannot be decoded ({error}); the frame is '
+                         'refused') from error

@@ -46,7 +46,7 @@ def pixels_of(camera: str, message: Image, encoding: str = '') -> Pixels:
     elif encoding in _YUV422:
         row_bytes = width * 2
     else:
-        raise InputError(f'camera `{camera}`: encoding `{encoding}` is not supported '
+        raise InputError(f'camera `{camera}`: encoding `{encoding:.40}` is not supported '
                          f'({", ".join(ENCODINGS)}); set `cameras.{camera}.encoding` or republish')
     step = step or row_bytes
     if not height or not width or step < row_bytes or len(message.data) < height * step:

@@ -12,6 +12,8 @@ from physis_core.errors import InputError
 
 # So many names are remembered, and said, of joints that are not ours.
 _NAMES_SAID = 8
+# Models take positions as float32.
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class JointCollector:
@@ -34,8 +36,8 @@ class JointCollector:
         """Take the positions of a message; whether it had any of ours.
 
         Raises:
-            InputError: a name without position, or a position of ours that is not finite; nothing
-                of the message was taken.
+            InputError: a name without position, or a position of ours that is not finite, also as
+                float32; nothing of the message was taken.
         """
         for name in message.name:
             if name not in self._column and len(self._foreign) <= _NAMES_SAID:
@@ -47,9 +49,9 @@ class JointCollector:
                  for name, position in zip(message.name, message.position, strict=True)
                  if name in self._column]
         for column, position in found:
-            if not np.isfinite(position):
+            if not abs(position) <= _LARGEST:
                 raise InputError(f'joint `{self.names[column]}`: position is {position}; it must '
-                                 'be finite, the message is refused')
+                                 'be finite, also as float32; the message is refused')
         for column, position in found:
             self._positions[column] = position
             self._stamps_ns[column] = stamp_ns

@@ -22,8 +22,8 @@ def wrench_of(message: WrenchStamped, frame: str) -> np.ndarray:
     """
     found = message.header.frame_id
     if frame and found != frame:
-        raise InputError(f'wrench: it is in frame `{found}`, the model takes `{frame}`; transform '
-                         'it, or correct `wrench.frame`; the message is refused')
+        raise InputError(f'wrench: it is in frame `{found:.80}`, the model takes `{frame}`; '
+                         'transform it, or correct `wrench.frame`; the message is refused')
     force, torque = message.wrench.force, message.wrench.torque
     values = np.array([force.x, force.y, force.z, torque.x, torque.y, torque.z], np.float32)
     bad = np.flatnonzero(~np.isfinite(values))

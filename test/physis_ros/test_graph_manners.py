@@ -30,6 +30,28 @@ CHUNKS, TRAJECTORIES = '/wam_node/action_chunk', '/arm_controller/joint_trajecto
 REPORTS = '/wam_node/stream_report'
 
 
+# -- others -------------------------------------------------------------------------------------
+
+
+def test_whoever_else_publishes_to_the_controller_is_named_once(
+        bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
+    bench.graph.says('wam_node: node', '')  # nobody else, and nobody is named
+    bench.graph.probe.create_publisher(JointTrajectory, TRAJECTORIES, 1)
+    said: list[str] = []
+
+    def named() -> bool:
+        said.extend(line for line in capfd.readouterr().err.splitlines()
+                    if 'also publishes' in line)
+        return bool(said)
+
+    bench.graph.wait_for(named, 'the other one')
+    bench.graph.diagnostics.clear()
+    bench.graph.says('wam_node: node', '')  # it has looked again
+    named()
+    assert len(said) == 1
+    assert f'/probe also publishes on {TRAJECTORIES}' in said[0]
+
+
 # -- quality of service -------------------------------------------------------------------------
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import array
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -134,7 +136,26 @@ def test_a_compressed_image() -> None:
     assert small[32, 56].max() < 12
 
 
-def test_what_is_no_image_is_refused() -> None:
+def png(width: int, height: int, kind: bytes = b'IDAT') -> bytes:
+    """A PNG whose second piece is of a kind."""
+    def piece(name: bytes, content: bytes) -> bytes:
+        return (struct.pack('>I', len(content)) + name + content
+                + struct.pack('>I', zlib.crc32(name + content)))
+    return (b'\x89PNG\r\n\x1a\n'
+            + piece(b'IHDR', struct.pack('>IIBBBBB', width, height, 8, 2, 0, 0, 0))
+            + piece(kind, zlib.compress(bytes(10))))
+
+
+@pytest.mark.parametrize('data', [
+    b'', b'no image', png(4, 4), png(4, 4)[:30], png(4, 4, b'\xf1\x36\xa1P'), png(60_000, 60_000),
+    b'P6 4 .4 255 '], ids=['empty', 'text', 'short', 'cut', 'piece', 'bomb', 'number'])
+def test_what_is_no_image_is_refused(data: bytes) -> None:
     pytest.importorskip('PIL.Image')
     with pytest.raises(InputError, match='cannot be decoded'):
-        decoded('front', CompressedImage(format='jpeg', data=b'no image'), 64, 64)
+        decoded('front', CompressedImage(format='jpeg', data=data), 64, 64)
+
+
+def test_what_a_message_says_does_not_fill_the_log() -> None:
+    with pytest.raises(InputError, match=r'encoding `x+` is not supported') as told:
+        pixels_of('front', Image(height=1, width=1, encoding='x' * 100_000, data=[0]))
+    assert len(str(told.value)) < 400

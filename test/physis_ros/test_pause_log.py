@@ -40,6 +40,13 @@ def test_after_a_reset_inputs_are_awaited_not_missed(log: PauseLog, lines: Lines
     assert lines.infos == ['waiting for input from front, wrist'] and not lines.warnings
 
 
+def test_a_clock_that_jumps_all_the_time_does_not_fill_the_log(log: PauseLog, lines: Lines) -> None:
+    for tick in range(50 * 12):
+        log.forgotten(tick * S // 50)
+        log.look(['front'], tick * S // 50)
+    assert len(lines.infos) == 6
+
+
 def test_what_does_not_come_is_missed_in_the_end(log: PauseLog, lines: Lines) -> None:
     log.forgotten(0)
     for tick in range(50 * 60):

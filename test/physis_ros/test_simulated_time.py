@@ -79,6 +79,25 @@ def test_a_jump_begins_a_new_epoch_and_it_goes_on(make_bench: Callable[..., Benc
     assert 0 <= observed.received_ns - observed.capture_ns < 1_000_000_000
 
 
+def test_a_clock_that_jumps_all_the_time_does_not_fill_the_log(
+        make_bench: Callable[..., Bench], capfd: pytest.CaptureFixture[str]) -> None:
+    bench = make_bench(use_sim_time=True)
+    clock = SimulatedClock(bench)
+    observe(bench, clock)
+    stream = bench.stream
+    resets = stream.events.count('reset')
+    begin_s = time.monotonic()
+
+    def jumped() -> bool:
+        clock.jump(100.0)
+        clock.tick()
+        return stream.events.count('reset') >= resets + 30
+
+    bench.graph.wait_for(jumped, 'thirty epochs')
+    lines = [line for line in capfd.readouterr().err.splitlines() if 'ROS time jumped' in line]
+    assert 1 <= len(lines) <= 2 + (time.monotonic() - begin_s) / 2
+
+
 def test_stamps_of_chunks_are_in_simulated_time(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(use_sim_time=True)
     clock = SimulatedClock(bench)

@@ -24,7 +24,7 @@ from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from physis_core.delivery.ring import ServoFeedback, ServoState
-from physis_core.errors import WorkerLost
+from physis_core.errors import InputError, WorkerLost
 from physis_core.observability.percentiles import Summary
 from physis_ros.diagnostics import statuses
 from physis_ros.ingest.joint_states import JointCollector
@@ -122,10 +122,11 @@ def test_a_frozen_camera_is_named(make_bench: Callable[..., Bench]) -> None:
     assert bench.graph.diagnostics['wam_node: sensor wrist'].message == 'fresh'
 
 
-def test_a_joint_that_is_nan_is_refused_by_name(bench: Bench) -> None:
+@pytest.mark.parametrize('position', [float('nan'), float('-inf'), 1e300])
+def test_a_joint_that_is_not_finite_is_refused_by_name(bench: Bench, position: float) -> None:
     bench.observe()
     count = len(bench.stream.observed)
-    bench.graph.feel({**dict.fromkeys(NAMES, 0.5), 'elbow_flex': float('nan')})
+    bench.graph.feel({**dict.fromkeys(NAMES, 0.5), 'elbow_flex': position})
     bench.graph.wait_for(
         lambda: 'elbow_flex' in bench.graph.diagnostics.get(
             'wam_node: sensor joints', DiagnosticStatus()).message, 'the refusal')
@@ -160,6 +161,30 @@ def test_of_many_foreign_joints_a_few_are_named() -> None:
     assert 'wheel_7, ...' in said and 'wheel_8' not in said
     joints.take(JointState(name=['j1'], position=[0.0]), 2)
     assert joints.absence('/joints') == ''
+
+
+def test_while_the_engine_takes_no_observation_nothing_is_made_from_the_one_before(
+        bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.observe()
+    stream = bench.stream
+
+    def refuse(observation: object, capture_ns: int) -> int:
+        raise InputError('observation `prefix` holds NaN')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, 'observe', refuse)
+
+        def said() -> bool:
+            bench.graph.sense()
+            bench.graph.spin_for(0.02)
+            status = bench.graph.diagnostics.get('wam_node: node')
+            return status is not None and '`prefix` holds NaN' in status.message
+
+        bench.graph.wait_for(said, 'the refusal')
+        assert stream.paused
+        assert 'refused' not in bench.graph.diagnostics['wam_node: sensor front'].message
+    bench.observe()
+    assert not stream.paused
 
 
 def test_an_image_from_the_future_is_refused(bench: Bench) -> None:
