@@ -26,7 +26,7 @@ def describe(options: Mapping[str, Any]) -> ModelDescription:
         kv_heads=1, head_dim=DIM, latent=TensorSpec((TOKENS, DIM)), condition=TensorSpec((DIM,)),
         observation={'joints': TensorSpec((DIM,))},
         outputs={'positions': TensorSpec((TOKENS, DIM))},
-        prompt={'mark': TensorSpec((1,))})
+        prompt={'mark': TensorSpec((1,))}, late_binding=options.get('late_binding', False))
 
 
 def build(options: Mapping[str, Any], blocks: Collection[int] | None = None) -> FaultyModel:

@@ -12,7 +12,7 @@ from physis_core.graph import StageGraph, Task
 from physis_core.models.protocol import TensorSpec
 from physis_core.planning.modes import full_split
 from physis_core.runtime.boards import ControlBoard
-from physis_core.runtime.device import Device
+from physis_core.runtime.device import _BATCHES_PER_CALL, Device
 from physis_core.runtime.dispatch import SlackDispatcher, Work
 from physis_core.runtime.executor import Executor
 from physis_core.runtime.links.ends import ENGINE
@@ -148,6 +148,22 @@ def test_nothing_of_an_old_epoch_is_started_or_handed_on() -> None:
     bench.advance()
     assert bench.log.latest()['epoch'].tolist()[started:] == [2]
     assert bench.faults == []
+
+
+def test_what_is_ready_when_its_epoch_ends_is_never_run() -> None:
+    bench = Bench(slots=8)  # there is room for all: nothing but the reset holds work back
+    for chunk in range(_BATCHES_PER_CALL + 3):
+        bench.enter(chunk)
+    bench.device.advance()
+    assert bench.log.latest()['chunk'].tolist() == list(range(_BATCHES_PER_CALL))
+    bench.board.epochs[0] = 2
+    bench.board.resets[0] += 1
+    bench.advance()
+    assert bench.log.total == _BATCHES_PER_CALL
+    bench.enter(0, epoch=2)
+    bench.advance()
+    assert bench.log.latest()['epoch'].tolist() == [1] * _BATCHES_PER_CALL + [2]
+    assert bench.left()[-1] == (0, 2, 0)
 
 
 def test_an_order_violation_is_reported_once_and_ends_one_epoch_of_one_stream() -> None:

@@ -1,7 +1,8 @@
-"""A batch that fails leaves its chunks as they were, so that the sound ones can run without it."""
+"""What a batch reads and when; one that fails leaves its chunks as they were."""
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import numpy as np
@@ -59,3 +60,36 @@ def test_the_sound_chunk_comes_out_as_if_it_had_been_alone(fault: str) -> None:
         alone = play(executor_of(fault), [chunk(SOUND)])
         together = play(executor_of(fault), [chunk(SOUND), chunk(BROKEN)])
     np.testing.assert_array_equal(together, alone)
+
+
+@pytest.mark.parametrize(('late_binding', 'read'), [(True, [1, 2]), (False, [1, 1])])
+def test_each_step_reads_the_newest_observation_only_if_the_model_says_so(
+        late_binding: bool, read: list[int]) -> None:
+    """Every look brings a newer one, whose joints say which it is."""
+    model = build(ModelSpec('faulty_model', {'late_binding': late_binding}))
+    graph = model.description.graph
+    given = itertools.count(1)
+
+    def observe(stream: int) -> Observation:
+        identity = next(given)
+        return Observation(identity, 10 * identity, 10 * identity + 1,
+                           {'joints': np.full(6, identity, np.float32)})
+
+    conditions: list[float] = []
+    embed = model.embed
+
+    def watched(latents: torch.Tensor, condition: torch.Tensor, steps: torch.Tensor
+                ) -> torch.Tensor:
+        conditions.append(float(condition.mean()))
+        return embed(latents, condition, steps)
+
+    model.embed = watched  # type: ignore[method-assign]
+    executor = ModelExecutor(model, KvPool(graph, model.description.kv_chunk, 4), observe)
+    executor.open(0, 0, [graph.step_block(stage) for stage in range(graph.stages)],
+                  {'mark': np.zeros(1, np.float32)})
+    state = ChunkState(0, 1, 0, observation_ids=[-1, -1])
+    with torch.inference_mode():
+        play(executor, [state])
+    assert state.observation_ids == read
+    assert conditions == read
+    assert (state.capture_ns, state.received_ns) == (10, 11)  # what the chunk began with

@@ -27,6 +27,7 @@ from physis_core.runtime.links.p2p import (
     Connection,
     P2pInlet,
     P2pOutlet,
+    PeerGroup,
     Rendezvous,
 )
 from physis_core.runtime.links.pieces import BatchConnection, PiecesInlet, PiecesOutlet
@@ -88,6 +89,31 @@ def test_messages_arrive_in_order_and_a_full_link_refuses_until_there_is_room() 
         assert (got.tensors['latent'] == turn).all()
         inlet.release(got.slot)
         assert room.acquire(timeout=TIMEOUT_S)
+
+
+@pytest.mark.parametrize('pieces', [False, True])
+def test_an_edge_is_warm_before_its_first_message(
+        pieces: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each end has transferred one message when it is made, and none is left in the way."""
+    transfers: list[int] = []
+    transfer = PeerGroup.transfer
+
+    def counted(group: PeerGroup, tensor: torch.Tensor) -> torch.distributed.Work:
+        transfers.append(group._end)
+        return transfer(group, tensor)
+
+    monkeypatch.setattr(PeerGroup, 'transfer', counted)
+    meeting = Rendezvous()
+
+    def end(which: int) -> object:
+        if pieces:
+            return BatchConnection(meeting.address, which, LAYOUT, HeaderCodec(2), 2, rows=1)
+        return Connection('gloo', meeting.address, which, LAYOUT, HeaderCodec(2), 2)
+
+    with ThreadPoolExecutor(2) as both:
+        list(both.map(end, (SENDER, RECEIVER)))
+    meeting.close()
+    assert sorted(transfers) == [SENDER, RECEIVER]
 
 
 def test_an_end_whose_peer_does_not_come_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
+import psutil
 import pytest
+from replay import tiny
 
 from physis_core.errors import PlanError
 from physis_core.graph import StageGraph
+from physis_core.models.registry import describe
 from physis_core.planning.modes import full_split, sequential, wave
-from physis_core.planning.plan import BatchRule, Plan
+from physis_core.planning.plan import BatchRule, Plan, ranks_from_devices
+from physis_core.runtime.engine import Engine
+from physis_core.runtime.links.ends import ENGINE
+from physis_core.runtime.packets import HeaderCodec
+from physis_core.runtime.pool import available_cpus
 from physis_core.runtime.provision import Provision
+from physis_core.runtime.wiring import LinkKey, Wiring
 
 GRAPH = StageGraph(steps=2, blocks=3)
 SPLIT = full_split(GRAPH, 2)
+DIM = 64
 RULE = BatchRule(4, across_steps=True)
 
 
@@ -55,3 +65,56 @@ def test_no_order_is_later_stages_first() -> None:
     provision.check(replace(SPLIT, order=((2, 1, 0), (5, 4, 3))))
     with pytest.raises(PlanError, match='was started with later stages first'):
         provision.check(replace(SPLIT, order=((2, 1, 0), (5, 3, 4))))
+
+
+@pytest.mark.parametrize('in_place', [False, True])
+def test_a_link_to_a_single_stage_has_the_places_of_the_plan_and_others_take_what_comes(
+        in_place: bool) -> None:
+    description = describe(tiny())
+    graph = description.graph
+    plan = replace(full_split(graph, graph.stages - 1), slots_per_edge=3, max_in_flight=9)
+    alone = [len(plan.stages_on(device)) == 1 for device in range(plan.devices)]
+    assert alone[1:] == [True] * 4
+    assert alone[:1] == [False]
+    wiring = Wiring(description, Provision.for_plans(graph, [plan]), range(plan.devices),
+                    in_place, HeaderCodec(graph.steps), lambda device: lambda: None)
+    places = {key: wiring.make(key).slots for key in wiring.missing(plan)}
+    wiring.close()
+    assert places.pop(LinkKey(ENGINE, 0, 'token')) == plan.max_in_flight
+    assert places.pop(LinkKey(4, ENGINE, 'output')) == plan.max_in_flight
+    assert places == {LinkKey(device, device + 1, 'chunk'): 3 + in_place for device in range(4)}
+
+
+def test_a_link_to_several_stages_takes_all_that_may_be_under_way() -> None:
+    description = describe(tiny())
+    graph = description.graph
+    plan = replace(full_split(graph, 2), slots_per_edge=3, max_in_flight=9)
+    wiring = Wiring(description, Provision.for_plans(graph, [plan, plan]), range(2), True,
+                    HeaderCodec(graph.steps), lambda device: lambda: None)
+    assert wiring.make(LinkKey(0, 1, 'chunk')).slots == 2 * plan.max_in_flight
+    wiring.close()
+
+
+@pytest.fixture(scope='module')
+def uneven() -> Iterator[Engine]:
+    """Two blocks on device 0, six on device 1."""
+    spec = tiny(steps=1, blocks=8, dim=DIM, window=1)
+    plan = Plan('uneven', describe(spec).graph, ranks_from_devices([0] * 2 + [1] * 6))
+    with Engine(spec, plan) as engine:
+        yield engine
+
+
+def test_a_device_holds_the_weights_and_the_kv_of_its_own_blocks_alone(uneven: Engine) -> None:
+    few, many = uneven.device_processes()
+    block_bytes, rest = divmod(many.weights_bytes - few.weights_bytes, 6 - 2)
+    assert rest == 0
+    assert block_bytes > 4 * 12 * DIM**2  # float32 matrices of attention and feed-forward layer
+    outside_bytes = few.weights_bytes - 2 * block_bytes  # embedding and head
+    assert 0 < outside_bytes < block_bytes
+    assert many.kv_bytes == 3 * few.kv_bytes > 0
+
+
+@pytest.mark.skipif(len(available_cpus()) < 2, reason='hosts are pinned where each has a CPU')
+def test_each_host_has_a_cpu_of_its_own(uneven: Engine) -> None:
+    cpus = [psutil.Process(pid).cpu_affinity() for pid in uneven.worker_pids]
+    assert cpus == [[cpu] for cpu in available_cpus()[:2]]
