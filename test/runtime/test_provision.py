@@ -7,18 +7,19 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from replay import tiny
+from replay import TIMEOUT_S, tiny
 
 from physis_core.errors import PlanError
 from physis_core.graph import StageGraph
 from physis_core.models.registry import describe
 from physis_core.planning.modes import full_split, sequential, wave
 from physis_core.planning.plan import BatchRule, Plan, ranks_from_devices
-from physis_core.runtime.engine import Engine
+from physis_core.runtime.engine import Engine, StreamOptions
 from physis_core.runtime.links.ends import ENGINE
 from physis_core.runtime.packets import HeaderCodec
 from physis_core.runtime.pool import available_cpus
 from physis_core.runtime.provision import Provision
+from physis_core.runtime.virtual import VirtualModel
 from physis_core.runtime.wiring import LinkKey, Wiring
 
 GRAPH = StageGraph(steps=2, blocks=3)
@@ -65,6 +66,21 @@ def test_no_order_is_later_stages_first() -> None:
     provision.check(replace(SPLIT, order=((2, 1, 0), (5, 4, 3))))
     with pytest.raises(PlanError, match='was started with later stages first'):
         provision.check(replace(SPLIT, order=((2, 1, 0), (5, 3, 4))))
+
+
+@pytest.mark.parametrize('earlier_first', [False, True])
+def test_a_device_serves_chunks_that_are_due_together_in_the_order_of_the_plan(
+        earlier_first: bool) -> None:
+    """Three chunks are let in at one moment; the device is busy with the first when they come."""
+    model = VirtualModel(StageGraph(1, 4), 10_000.0, 0.0)
+    order = (tuple(range(4)),) if earlier_first else ()
+    plan = replace(sequential(model.graph), order=order, max_in_flight=3)
+    with Engine(model, plan) as engine:
+        stream = engine.open_stream(StreamOptions(period_ns=0))
+        for _ in range(3):
+            assert stream.next_chunk(TIMEOUT_S) is not None
+        tasks = [(int(one['chunk']), int(one['block'])) for one in engine.stage_logs()[0].latest()]
+    assert (tasks.index((2, 0)) < tasks.index((0, 3))) == earlier_first
 
 
 @pytest.mark.parametrize('in_place', [False, True])
