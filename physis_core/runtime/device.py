@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -60,9 +60,10 @@ class _Outbox:
     news: bool = False
 
     def send(self, state: ChunkState, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Send now, or keep a copy in order: what the tensors are views of may be overwritten."""
+        """Send now, or keep a copy in order: the chunk goes on, and its memory is used again."""
         if self.items or not self.outlet.try_send(state, tensors):
-            self.items.append((state, {name: tensor.clone() for name, tensor in tensors.items()}))
+            self.items.append((replace(state), {
+                name: tensor.clone() for name, tensor in tensors.items()}))
         else:
             self.news = True
 

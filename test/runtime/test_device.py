@@ -12,7 +12,7 @@ from physis_core.graph import StageGraph, Task
 from physis_core.models.protocol import TensorSpec
 from physis_core.planning.modes import full_split
 from physis_core.runtime.boards import ControlBoard
-from physis_core.runtime.device import _BATCHES_PER_CALL, Device
+from physis_core.runtime.device import _BATCHES_PER_CALL, Device, _Outbox
 from physis_core.runtime.dispatch import SlackDispatcher, Work
 from physis_core.runtime.executor import Executor
 from physis_core.runtime.links.ends import ENGINE
@@ -225,6 +225,27 @@ def test_a_place_is_free_again_when_the_epoch_of_its_chunk_ends_meanwhile() -> N
     bench.hand_over(0)
     bench.advance()
     bench.hand_over(0, epoch=2)
+
+
+def test_what_waits_for_room_goes_out_as_it_was_while_its_chunk_went_on() -> None:
+    memory = create_ring(HOP, CODEC, 1)
+    ring = Ring(memory, HOP, CODEC, 1)
+    outbox = _Outbox(ShmOutlet(ring, EdgeMeter.create(), lambda: None))
+    exit_ = ShmInlet(ring, EdgeMeter.create(), lambda: None)
+    state = ChunkState(0, 1, 0, observation_ids=[0])
+    value = torch.zeros(1)
+    for stage in range(3):  # as its KV goes out after each stage
+        state.stage = stage
+        value.fill_(stage)
+        outbox.send(state, dict.fromkeys(HOP.tensors, value))
+    for stage in range(3):
+        outbox.announce()
+        message = exit_.pull()
+        assert message is not None
+        assert message.state.stage == stage == float(message.tensors['hidden'])
+        exit_.release(message.slot)
+        outbox.flush()
+    memory.close()
 
 
 def test_the_log_keeps_the_latest_and_counts_all() -> None:
