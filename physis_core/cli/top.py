@@ -17,6 +17,7 @@ from physis_core.cli.watch import EngineWatch, add_engine_argument
 from physis_core.errors import InputError
 from physis_core.observability.snapshot import Snapshot
 
+_DAY_S = 86_400.0
 _MB = 1e6
 _MOST_ROWS = 24
 
@@ -40,8 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Watch until interrupted, or until the engine ends."""
     for name in ('window', 'every'):
-        if not getattr(args, name) > 0:
-            raise InputError(f'--{name} is {getattr(args, name):g} s; give more than 0')
+        if not 0 < getattr(args, name) <= _DAY_S:
+            raise InputError(f'--{name} is {getattr(args, name):g} s; give more than 0 and at most '
+                             f'{_DAY_S:g}')
     watch = EngineWatch(args.pid)
     if args.json or args.once:
         time.sleep(min(1.0, args.window))  # rates of links need two readings

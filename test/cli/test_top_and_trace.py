@@ -108,7 +108,8 @@ def test_what_is_not_there_is_said(engine: Engine, capsys: pytest.CaptureFixture
             (['trace', '--chunk', '0:1:999999'], 'is not among the latest'),
             (['trace', '--chunk', 'x'], 'write STREAM:EPOCH:CHUNK'),
             (['top', '--pid', '1', '--once'], 'process 1 runs no engine'),
-            (['top', '--window', '0'], '--window is 0 s')):
+            (['top', '--window', '0'], '--window is 0 s'),
+            (['top', '--every', 'inf'], '--every is inf s; give more than 0 and at most 86400')):
         assert main(arguments) == 2
         assert words in capsys.readouterr().err
 
