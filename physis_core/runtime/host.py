@@ -6,6 +6,7 @@ from a thread of its own, and ends when the engine ends, however that happens.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import heapq
 import json
@@ -103,7 +104,12 @@ class HostSetup:
 
 
 def run_host(setup_json: str, control: Connection, faults: Connection) -> None:
-    """The main function of a host process."""
+    """The main function of a host process; it ends in silence when the engine is gone."""
+    with contextlib.suppress(BrokenPipeError):
+        _run_host(setup_json, control, faults)
+
+
+def _run_host(setup_json: str, control: Connection, faults: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_engine, name='physis-leash', daemon=True).start()
     precise_sleeps()

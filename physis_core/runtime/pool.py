@@ -14,7 +14,7 @@ import signal
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from multiprocessing import popen_forkserver, process, spawn
+from multiprocessing import forkserver, popen_forkserver, process, resource_tracker, spawn
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
@@ -44,11 +44,34 @@ def _preparation_data(name: str) -> dict[str, Any]:
             if key not in _MAIN_MODULE}
 
 
+class _Server(forkserver.ForkServer):
+    """A fork server for hosts alone, so that others of the caller's process are as they were.
+
+    Ctrl-C goes to all processes of a terminal.  This one and the hosts are to be silent about it
+    from their first moment on, also while they import; the caller ends them.
+    """
+
+    def ensure_running(self) -> None:
+        """Start it, unless it runs, with SIGINT blocked; what it starts inherits that."""
+        resource_tracker.ensure_running()  # before: its start ends with SIGINT unblocked
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            super().ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+_SERVER = _Server()
+_SERVER.set_forkserver_preload(['physis_core.runtime.host'])
+
+
 class _Launch(popen_forkserver.Popen):
-    """The launch of the standard library with our preparation data."""
+    """The launch of the standard library with our fork server and preparation data."""
 
     _launch = FunctionType(vars(popen_forkserver.Popen)['_launch'].__code__, {
         **vars(popen_forkserver),
+        'forkserver': SimpleNamespace(**{
+            **vars(forkserver), 'connect_to_new_process': _SERVER.connect_to_new_process}),
         'spawn': SimpleNamespace(get_preparation_data=_preparation_data)})
 
 
@@ -227,7 +250,6 @@ class HostPool:
 
     def __init__(self, setups: Sequence[HostSetup], board: ControlBoard) -> None:
         self._context = multiprocessing.get_context('forkserver')
-        self._context.set_forkserver_preload(['physis_core.runtime.host'])
         self._board = board
         self._bells = [Bell(board.bells, setup.index, ringer=0) for setup in setups]
         self.hosts: list[HostProcess] = []

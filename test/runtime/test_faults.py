@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import json
@@ -225,6 +226,59 @@ def test_ctrl_c_ends_everything_cleanly(
     assert errors.rstrip().endswith('KeyboardInterrupt')
     assert errors.count('Traceback') == 1  # that of the caller; no worker has one
     assert gone(pids)
+
+
+STARTING = f"""
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from replay import tiny
+from physis_core.models.registry import describe
+from physis_core.planning.modes import full_split
+from physis_core.runtime.engine import Engine
+plan = full_split(describe(tiny()).graph, {DEVICES})
+print('imported', flush=True)
+engine = Engine(tiny(), plan)
+engine.open_stream().next_chunk()  # for ever: nothing is observed
+"""
+TRACKER_AND_FORK_SERVER = 2
+
+
+def members(session: int) -> list[str]:
+    """The command lines of the processes of a session."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(' '.join(process.cmdline()))
+    return found
+
+
+@pytest.mark.parametrize(('children', 'delay_s'), [
+    (0, 0.0), (TRACKER_AND_FORK_SERVER, 0.0), (TRACKER_AND_FORK_SERVER, 0.4),
+    (TRACKER_AND_FORK_SERVER + 1, 0.0), (TRACKER_AND_FORK_SERVER + DEVICES, 0.1)])
+def test_ctrl_c_while_an_engine_starts_is_the_callers_alone(
+        children: int, delay_s: float) -> None:
+    """A terminal sends it to all; here once so many processes are there, and a little later."""
+    with subprocess.Popen([sys.executable, '-c', STARTING], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == 'imported\n'
+            until_s = time.monotonic() + TIMEOUT_S
+            while len(psutil.Process(process.pid).children(recursive=True)) < children:
+                assert time.monotonic() < until_s
+            time.sleep(delay_s)
+            os.killpg(process.pid, signal.SIGINT)
+            _, errors = process.communicate(timeout=TIMEOUT_S)
+            until_s = time.monotonic() + TIMEOUT_S
+            while left := members(process.pid):
+                assert time.monotonic() < until_s, left
+                time.sleep(0.02)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert errors.rstrip().endswith('KeyboardInterrupt')
+    assert errors.count('Traceback') == 1, errors
 
 
 def test_an_engine_that_is_killed_leaves_no_orphan(
