@@ -250,18 +250,17 @@ def ranks_from_devices(device_of: list[int]) -> tuple[VirtualRank, ...]:
 
 
 def united_order(plans: Mapping[int, Plan], device: int) -> tuple[int, ...]:
-    """How a device serves the stages of several plans, by slot: as each of them says.
+    """How a device serves the stages of several plans, by slot: as each of them that says so.
 
     First served first; empty where none says anything: later stages first.
 
     Raises:
         PlanError: they contradict one another.
     """
-    if not any(device < len(plan.order) for plan in plans.values()):
-        return ()
     slot_of: dict[tuple[int, ...], int] = {}
     for slot, plan in plans.items():
-        slot_of.setdefault(plan.order_on(device), slot)
+        if device < len(plan.order):
+            slot_of.setdefault(plan.order_on(device), slot)
     orders = list(slot_of)
     united = _merged(orders)
     if united is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from physis_core.errors import InputError, PlanError, Refused
 from physis_core.graph import StageGraph
@@ -73,7 +73,7 @@ class Provision:
             if plan.link != plans[0].link:
                 raise PlanError(f'the plan of slot {slot} has link `{plan.link}`, that of slot 0 '
                                 f'`{plans[0].link}`; give all plans of an engine one link')
-            if plan.batch != plans[0].batch:
+            if not _may_share(plan.batch, plans[0].batch):
                 raise PlanError(f'the plan of slot {slot} has {plan.batch}, that of slot 0 '
                                 f'{plans[0].batch}; give all plans of an engine one batch rule')
         if not plans:
@@ -81,7 +81,8 @@ class Provision:
         return cls(
             graph, tuple(_device_for(graph, plans, device)
                          for device in range(max(plan.devices for plan in plans))),
-            slots=len(plans), batch=plans[0].batch,
+            slots=len(plans),
+            batch=max((plan.batch for plan in plans), key=lambda rule: rule.wait_us),
             in_flight=sum(plan.max_in_flight for plan in plans),
             slots_per_edge=max(plan.slots_per_edge for plan in plans), link=plans[0].link)
 
@@ -98,7 +99,7 @@ class Provision:
         if plan.link != self.link:
             raise PlanError(f'the plan has link `{plan.link}`, the engine was started with '
                             f'`{self.link}`; give all its plans one link')
-        if plan.batch != self.batch:
+        if not _may_share(plan.batch, self.batch):
             raise PlanError(f'the plan has {plan.batch}, the engine was started with {self.batch}; '
                             'give all its plans one batch rule')
         if plan.devices > len(self.devices):
@@ -113,7 +114,7 @@ class Provision:
             self._check_order(plan, device)
 
     def _check_order(self, plan: Plan, device: int) -> None:
-        if device >= len(plan.order) and not self.devices[device].order:
+        if device >= len(plan.order):
             return
         served = self.devices[device].order or range(self.graph.stages - 1, -1, -1)
         wanted = plan.order_on(device)
@@ -122,6 +123,11 @@ class Provision:
                 f'the plan serves the stages of device {device} in the order {wanted}, the engine '
                 f'was started with {self.devices[device].order or "later stages first"}; give all '
                 'its plans one order')
+
+
+def _may_share(one: BatchRule, other: BatchRule) -> bool:
+    """Whether an engine can keep both rules: patience is the most that any of its plans has."""
+    return replace(one, wait_us=0) == replace(other, wait_us=0)
 
 
 def kv_entries(graph: StageGraph, stages: Sequence[int]) -> int:
