@@ -43,7 +43,7 @@ _CHUNKS = (10, 1000)
 """A run takes about so long; it has that many chunks at least, and at most."""
 _MANY_CHUNKS = 50
 """Shorter runs are not repeated, unless asked for."""
-_CHECK_S = (12.0, 1.0)
+_CHECK_S = (6.0, 1.0)
 """For so long the oracle follows a plan's first run, and the others."""
 _PEER = 'streamdiffusionv2_peer'
 _FAST_GB_S = 1e6  # the latency is measured with a hidden state in it
