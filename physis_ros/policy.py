@@ -12,6 +12,7 @@ from physis_core.models.protocol import ModelDescription
 from physis_core.models.registry import ModelSpec, describe
 from physis_core.planning.modes import MODES
 from physis_core.planning.plan import Plan
+from physis_core.runtime.engine import EngineOptions
 from physis_core.units import ns_from_s
 from physis_ros.parameters import Settings
 
@@ -31,6 +32,7 @@ class Policy:
         plan: how it runs.
         joints: joint names, in the order of the columns of positions.
         compute: what workers compute on: `cpu`, or `cuda`, worker ``i`` on GPU ``i``.
+        stall_s: a worker that does not look up for longer hangs [s].
     """
 
     spec: ModelSpec
@@ -38,6 +40,7 @@ class Policy:
     plan: Plan
     joints: tuple[str, ...]
     compute: str = 'cpu'
+    stall_s: float = EngineOptions.stall_s
 
     @property
     def points(self) -> int:
@@ -71,7 +74,7 @@ def make_policy(settings: Settings) -> Policy:
     description = describe(spec)
     plan = _plan(settings, description)
     policy = Policy(spec, description, plan, tuple(settings['joints.names']),
-                    settings['compute'])
+                    settings['compute'], settings['stall_s'])
     _check_actions(policy)
     _check_inputs(policy, settings)
     return policy

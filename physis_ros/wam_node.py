@@ -88,7 +88,8 @@ EngineFactory = Callable[[Policy], Engine]
 
 def start_engine(policy: Policy) -> Engine:
     """The engine of a policy, for one stream."""
-    return Engine(policy.spec, policy.plan, options=EngineOptions(compute=policy.compute))
+    options = EngineOptions(compute=policy.compute, stall_s=policy.stall_s)
+    return Engine(policy.spec, policy.plan, options=options)
 
 
 class WamNode(LifecycleNode):

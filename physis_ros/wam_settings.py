@@ -46,6 +46,8 @@ WAM_SETTINGS = (
     Setting('workers', 2, 'worker processes, one per device [1]', 1, 4096),
     Setting('compute', 'cpu', 'what workers compute on; cuda: worker i on GPU i of this host',
             choices=('cpu', 'cuda')),
+    Setting('stall_s', 10.0, 'a worker that does not look up for longer hangs, and is replaced; '
+            'above the longest batch and the taking in of a prompt [s]', 0.1, 86_400.0),
     Setting('seed', 0, 'seed of the noise', 0, 2**31 - 1, fixed_from='active'),
     # -- time
     Setting('period_ms', 160.0, 'interval between chunks [ms]', 1.0, 60_000.0),

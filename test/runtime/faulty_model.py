@@ -46,6 +46,7 @@ class FaultyModel:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.description = describe(options)
         self._fault = options.get('fault', '')
+        self._wait_s = options.get('wait_s')
 
     def encode(self, observation: Mapping[str, np.ndarray], lead_s: float) -> torch.Tensor:
         """The joints, or too few."""
@@ -75,6 +76,10 @@ class FaultyModel:
         history.extend(kv, kv)
         if any(contexts) and self._fault == 'block':
             raise RuntimeError('shapes cannot be multiplied\n(4x6 and 5x6)')
+        if any(contexts) and self._fault == 'wait':
+            threading.Event().wait(self._wait_s)
+        while any(contexts) and self._fault == 'spin':
+            pass
         return hidden[:, :1] if any(contexts) and self._fault == 'shape' else hidden / 2
 
     def step_update(self, hidden: torch.Tensor, latents: torch.Tensor, conditions: torch.Tensor,

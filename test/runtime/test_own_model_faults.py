@@ -13,8 +13,8 @@ import pytest
 
 from physis_core.errors import InputError, PhysisError, StreamError, WorkerLost
 from physis_core.models.registry import ModelSpec, describe
-from physis_core.planning.modes import full_split
-from physis_core.runtime.engine import Engine, Stream, StreamOptions
+from physis_core.planning.modes import full_split, sequential
+from physis_core.runtime.engine import Engine, EngineOptions, Stream, StreamOptions
 
 TIMEOUT_S = 30.0
 FAULTS = [
@@ -72,6 +72,38 @@ def test_a_mistake_ends_its_stream_by_name_and_nothing_else(fault: str, text: st
             assert '\n' not in str(caught.value)
         for _ in range(10):
             assert sound.next_chunk(TIMEOUT_S) is not None
+        assert engine.worker_pids == workers
+
+
+@pytest.mark.parametrize('fault', ['wait', 'spin'])
+def test_a_model_that_never_returns_is_told_after_the_limit_and_its_worker_replaced(
+        fault: str) -> None:
+    spec = ModelSpec('faulty_model', {'fault': fault})
+    options = EngineOptions(stall_s=0.5)
+    with Engine(spec, sequential(describe(spec).graph), 2, options) as engine:
+        workers = list(engine.worker_pids)
+        sound = opened(engine, False)
+        assert sound.next_chunk(TIMEOUT_S) is not None
+        hung = opened(engine, True)
+        for stream in (hung, sound):  # they share the worker
+            with pytest.raises(WorkerLost, match=r'silent for .* raise `stall_s` \(0.5\)'):
+                while stream.next_chunk(TIMEOUT_S) is not None:
+                    pass
+        assert reopened(engine).next_chunk(TIMEOUT_S) is not None
+        assert not set(engine.worker_pids) & set(workers)
+
+
+def test_a_batch_that_takes_long_is_no_fault() -> None:
+    """Longer than a heart may be still, and than all before it."""
+    spec = ModelSpec('faulty_model', {'fault': 'wait', 'wait_s': 1.0})
+    with Engine(spec, sequential(describe(spec).graph), 2) as engine:
+        workers = list(engine.worker_pids)
+        sound = opened(engine, False)
+        for _ in range(20):
+            assert sound.next_chunk(TIMEOUT_S) is not None
+        slow = opened(engine, True)
+        for stream in (slow, sound):
+            assert stream.next_chunk(TIMEOUT_S) is not None
         assert engine.worker_pids == workers
 
 
