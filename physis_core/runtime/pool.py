@@ -13,7 +13,7 @@ import os
 import signal
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import forkserver, popen_forkserver, process, resource_tracker, spawn
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
@@ -44,25 +44,24 @@ def _preparation_data(name: str) -> dict[str, Any]:
             if key not in _MAIN_MODULE}
 
 
-class _Server(forkserver.ForkServer):
-    """A fork server for hosts alone, so that others of the caller's process are as they were.
-
-    Ctrl-C goes to all processes of a terminal.  This one and the hosts are to be silent about it
-    from their first moment on, also while they import; the caller ends them.
-    """
-
-    def ensure_running(self) -> None:
-        """Start it, unless it runs, with SIGINT blocked; what it starts inherits that."""
-        resource_tracker.ensure_running()  # before: its start ends with SIGINT unblocked
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            super().ensure_running()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-_SERVER = _Server()
+_SERVER = forkserver.ForkServer()  # for hosts alone: others of the caller's keep their Ctrl-C
 _SERVER.set_forkserver_preload(['physis_core.runtime.host'])
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Put SIGINT off: a half started process would complain of what it was not told.
+
+    Ctrl-C goes to all processes of a terminal.  What starts in here inherits the mask, so that the
+    fork server and the hosts are silent about it from their first moment on, also while they
+    import; the caller ends them.
+    """
+    resource_tracker.ensure_running()  # before: its start ends with SIGINT unblocked
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class _Launch(popen_forkserver.Popen):
@@ -81,7 +80,8 @@ class _Process(ForkServerProcess):
     @staticmethod
     def _Popen(process_obj: Any) -> Any:
         _STARTED.add(process_obj)
-        return _Launch(process_obj)
+        with _undisturbed():
+            return _Launch(process_obj)
 
 
 _STARTED: weakref.WeakSet[_Process] = weakref.WeakSet()
