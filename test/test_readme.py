@@ -77,7 +77,8 @@ def test_what_behaviour_quotes_is_said_and_its_parameters_are_there() -> None:
             if row.startswith('| ')][1:]
     assert len(rows) > 12 and {len(row) for row in rows} == {4}
     sources = '\n'.join(file.read_text(encoding='utf-8')
-                        for file in sorted((TREE / 'physis_ros').rglob('*.py')))
+                        for room in ('physis_ros', 'physis_core/runtime')
+                        for file in sorted((TREE / room).rglob('*.py')))
     parameters = (TREE / 'config' / 'wam.yaml').read_text(encoding='utf-8')
     for _, _, says, named in rows:
         for words in re.findall(r'"(.*?)"', says):
