@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,18 +51,28 @@ _SERVER.set_forkserver_preload(['physis_core.runtime.host'])
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Put SIGINT off: a half started process would complain of what it was not told.
+    """Put Ctrl-C off: a half started process would complain of what it was not told.
 
     Ctrl-C goes to all processes of a terminal.  What starts in here inherits the mask, so that the
     fork server and the hosts are silent about it from their first moment on, also while they
-    import; the caller ends them.
+    import; the caller ends them.  The mask alone does not spare the caller: any other thread, of a
+    numerical library for one, takes the signal for it.
     """
     resource_tracker.ensure_running()  # before: its start ends with SIGINT unblocked
+    told: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    is_ours = handler is not None and threading.current_thread() is threading.main_thread()
+    if is_ours:
+        signal.signal(signal.SIGINT, lambda number, _: told.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if is_ours:
+            signal.signal(signal.SIGINT, handler)
+        if told:
+            signal.raise_signal(signal.SIGINT)
 
 
 class _Launch(popen_forkserver.Popen):

@@ -281,6 +281,30 @@ def test_ctrl_c_while_an_engine_starts_is_the_callers_alone(
     assert errors.count('Traceback') == 1, errors
 
 
+INTERRUPTED = """
+import os, signal, threading, time
+from physis_core.runtime import pool
+threading.Thread(target=time.sleep, args=(1.0,)).start()  # takes signals that others block
+launch = pool._Launch._launch.__globals__['forkserver']
+connect = launch.connect_to_new_process
+
+def interrupted(descriptors):
+    connected = connect(descriptors)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.1)
+    return connected
+
+launch.connect_to_new_process = interrupted
+"""
+
+
+def test_a_host_is_told_what_to_be_before_ctrl_c_is_heard() -> None:
+    process = subprocess.run([sys.executable, '-c', INTERRUPTED + STARTING], text=True,
+                             capture_output=True, timeout=TIMEOUT_S, check=False)
+    assert process.stderr.rstrip().endswith('KeyboardInterrupt')
+    assert process.stderr.count('Traceback') == 1, process.stderr
+
+
 def test_an_engine_that_is_killed_leaves_no_orphan(
         started: tuple[subprocess.Popen[str], list[int]]) -> None:
     process, pids = started
