@@ -9,10 +9,13 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from physis_core.delivery.shared_file import FOLDER
 
 # Read when a message class is first imported: a wrong message field is an error.
 os.environ['ROS_PYTHON_CHECK_FIELDS'] = '1'
@@ -64,6 +67,24 @@ def private_ros_graph(
         yield domain
         if 'rclpy' in sys.modules:
             sys.modules['rclpy'].try_shutdown()
+
+
+def pytest_sessionfinish() -> None:
+    """Remove what Fast DDS could not when a test killed one of its processes."""
+    if not collect_ignore:
+        from physis_ros.demo.shared_memory import sweep_fast_dds
+        sweep_fast_dds()
+
+
+@pytest.fixture
+def ring_name() -> Iterator[str]:
+    """Give a name for a ring in shared memory, and see to it that none is left by that name."""
+    name = f'test-{os.getpid()}-{time.monotonic_ns()}'
+    yield name
+    ring = FOLDER / f'physis-{name}'
+    left_behind = ring.exists()
+    ring.unlink(missing_ok=True)
+    assert not left_behind, 'the ring was left behind'
 
 
 @pytest.fixture(scope='session')

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,22 +30,15 @@ MEASURED = np.array([0.1, 0.2])
 
 
 @pytest.fixture
-def name() -> Iterator[str]:
-    name = f'test-{os.getpid()}-{time.monotonic_ns()}'
-    yield name
-    assert not (FOLDER / f'physis-{name}').exists(), 'the ring was left behind'
-
-
-@pytest.fixture
-def writer(name: str) -> Iterator[RingWriter]:
-    writer = RingWriter(name, FORM)
+def writer(ring_name: str) -> Iterator[RingWriter]:
+    writer = RingWriter(ring_name, FORM)
     yield writer
     writer.close()
 
 
 @pytest.fixture
-def reader(name: str, writer: RingWriter) -> Iterator[RingReader]:
-    reader = RingReader.open(name)
+def reader(ring_name: str, writer: RingWriter) -> Iterator[RingReader]:
+    reader = RingReader.open(ring_name)
     assert reader is not None
     yield reader
     reader.close()
@@ -138,13 +130,13 @@ def test_a_half_written_record_is_never_read() -> None:
     assert cell.read() is None
 
 
-def test_the_memory_is_private_to_the_user(name: str, writer: RingWriter) -> None:
-    assert (FOLDER / f'physis-{name}').stat().st_mode & 0o777 == 0o600
+def test_the_memory_is_private_to_the_user(ring_name: str, writer: RingWriter) -> None:
+    assert (FOLDER / f'physis-{ring_name}').stat().st_mode & 0o777 == 0o600
 
 
-def test_a_name_in_use_is_refused(name: str, writer: RingWriter) -> None:
+def test_a_name_in_use_is_refused(ring_name: str, writer: RingWriter) -> None:
     with pytest.raises(InputError, match='belongs to a process that is running'):
-        RingWriter(name, FORM)
+        RingWriter(ring_name, FORM)
 
 
 @pytest.mark.parametrize('bad', ['', '../etc', 'a b', 'x' * 200])
@@ -153,20 +145,20 @@ def test_a_name_that_is_none_is_refused(bad: str) -> None:
         RingWriter(bad, FORM)
 
 
-def test_there_may_be_no_ring_yet(name: str) -> None:
-    assert RingReader.open(name) is None
+def test_there_may_be_no_ring_yet(ring_name: str) -> None:
+    assert RingReader.open(ring_name) is None
 
 
-def test_memory_that_is_no_ring_is_refused(name: str) -> None:
-    file = Path(FOLDER / f'physis-{name}')
+def test_memory_that_is_no_ring_is_refused(ring_name: str) -> None:
+    file = Path(FOLDER / f'physis-{ring_name}')
     file.write_bytes(bytes(8192))
     with pytest.raises(InputError, match='version'):
-        RingReader.open(name)
+        RingReader.open(ring_name)
     assert not file.exists()  # it belonged to nobody
 
 
-def _write_forever(name: str, ready: Connection) -> None:
-    writer = RingWriter(name, FORM)
+def _write_forever(ring_name: str, ready: Connection) -> None:
+    writer = RingWriter(ring_name, FORM)
     writer.tell(epoch=1, active=True, stop='', heartbeat_ns=0)
     ready.send('ready')
     chunk = 0
@@ -178,10 +170,10 @@ def _write_forever(name: str, ready: Connection) -> None:
 
 
 @pytest.fixture
-def busy_writer(name: str) -> Iterator[multiprocessing.process.BaseProcess]:
+def busy_writer(ring_name: str) -> Iterator[multiprocessing.process.BaseProcess]:
     context = multiprocessing.get_context('spawn')
     receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=_write_forever, args=(name, send), daemon=True)
+    process = context.Process(target=_write_forever, args=(ring_name, send), daemon=True)
     process.start()
     assert receive.poll(60) and receive.recv() == 'ready'
     yield process
@@ -190,8 +182,8 @@ def busy_writer(name: str) -> Iterator[multiprocessing.process.BaseProcess]:
 
 
 def test_a_busy_writer_is_never_read_half(
-        name: str, busy_writer: multiprocessing.process.BaseProcess) -> None:
-    reader = RingReader.open(name)
+        ring_name: str, busy_writer: multiprocessing.process.BaseProcess) -> None:
+    reader = RingReader.open(ring_name)
     assert reader is not None
     seen = 0
     newest = -1
@@ -211,8 +203,8 @@ def test_a_busy_writer_is_never_read_half(
 
 
 def test_a_killed_writer_is_noticed_and_cleaned_up(
-        name: str, busy_writer: multiprocessing.process.BaseProcess) -> None:
-    reader = RingReader.open(name)
+        ring_name: str, busy_writer: multiprocessing.process.BaseProcess) -> None:
+    reader = RingReader.open(ring_name)
     assert reader is not None and reader.writer_alive()
     assert busy_writer.pid is not None
     os.kill(busy_writer.pid, signal.SIGKILL)
@@ -222,14 +214,14 @@ def test_a_killed_writer_is_noticed_and_cleaned_up(
 
 
 def test_a_killed_writers_name_can_be_used_again(
-        name: str, busy_writer: multiprocessing.process.BaseProcess) -> None:
-    old = RingReader.open(name)
+        ring_name: str, busy_writer: multiprocessing.process.BaseProcess) -> None:
+    old = RingReader.open(ring_name)
     assert old is not None
     busy_writer.kill()
     busy_writer.join()
-    writer = RingWriter(name, FORM)
+    writer = RingWriter(ring_name, FORM)
     old.close()  # must not take the successor's memory away
-    fresh = RingReader.open(name)
+    fresh = RingReader.open(ring_name)
     assert fresh is not None and fresh.writer_alive()
     fresh.close()
     writer.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -45,10 +43,9 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
-    name = f'test-{os.getpid()}-{time.monotonic_ns()}'
-    writer = RingWriter(name, RingFormat(('a', 'b'), 8))
-    reader = RingReader.open(name)
+def bench(ring_name: str) -> Iterator[Bench]:
+    writer = RingWriter(ring_name, RingFormat(('a', 'b'), 8))
+    reader = RingReader.open(ring_name)
     assert reader is not None
     published: list[Floats] = []
     player = ServoPlayer(JointLimits.none(2, 10.0), 0.06, 0.1, 0.004)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 from pathlib import Path
@@ -53,6 +54,30 @@ def test_what_is_mapped_or_open_stays_with_all_its_files(folder: Path) -> None:
     assert sweep_fast_dds(folder) == ['fastdds_port7411', 'fastdds_port7413']
 
 
-def test_what_is_young_may_be_about_to_be_mapped(tmp_path: Path) -> None:
-    (tmp_path / 'fastdds_port7411').write_bytes(b'x')
-    assert sweep_fast_dds(tmp_path) == []
+def test_what_is_locked_is_used_where_this_process_cannot_look(folder: Path) -> None:
+    for name in ('fastdds_port7411', 'fastdds_port7411_el'):
+        (folder / name).write_bytes(b'x')
+    with (folder / 'fastdds_port7411_el').open('rb') as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert shared_memory._own_and_free(folder / 'fastdds_port7411')
+        assert not shared_memory._own_and_free(folder / 'fastdds_port7411_el')
+    assert sweep_fast_dds(folder) == ['fastdds_port7411']
+
+
+def test_what_is_young_may_be_about_to_be_mapped(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, '_YOUNG_S', 0.3)
+    for name in ('fastdds_port7411', 'fastdds_port7413'):
+        (tmp_path / name).write_bytes(b'x')
+    unused, mapped = shared_memory._unused, []
+
+    def look_then_map(folder: Path) -> dict[str, list[Path]]:
+        found = unused(folder)
+        if not mapped:
+            with (folder / 'fastdds_port7413').open('r+b') as file:
+                mapped.append(mmap.mmap(file.fileno(), 1))
+        return found
+
+    monkeypatch.setattr(shared_memory, '_unused', look_then_map)
+    assert sweep_fast_dds(tmp_path) == ['fastdds_port7411']
+    assert [path.name for path in tmp_path.iterdir()] == ['fastdds_port7413']

@@ -66,15 +66,14 @@ class Arm:
 
 
 @pytest.fixture
-def arm(make_bench: Callable[..., Bench]) -> Iterator[Arm]:
-    ring = f'test-{os.getpid()}-{time.monotonic_ns()}'
-    bench = make_bench(ring=ring, **{f'{source}.stale_ms': 60_000 for source in (
+def arm(ring_name: str, make_bench: Callable[..., Bench]) -> Iterator[Arm]:
+    bench = make_bench(ring=ring_name, **{f'{source}.stale_ms': 60_000 for source in (
         'cameras.front', 'cameras.wrist', 'joints')})
     environment = {key: value for key, value in os.environ.items()
                    if key != '_ROS_WHEELS_BOOTSTRAP_COMPLETE'}
     limits = {'velocity': SPEED_LIMIT, 'acceleration': ACCELERATION_LIMIT}
     process = subprocess.Popen(
-        [sys.executable, '-m', 'physis_ros.servo_node', '--ros-args', '-p', f'ring:={ring}',
+        [sys.executable, '-m', 'physis_ros.servo_node', '--ros-args', '-p', f'ring:={ring_name}',
          '-p', f'servo_hz:={SERVO_HZ}',
          *(part for name, limit in limits.items()
            for part in ('-p', f'limits.{name}:={[limit] * 6}'))], env=environment)

@@ -23,7 +23,6 @@ from std_srvs.srv import Trigger
 
 from physis_core.delivery.chunk import PlannedChunk, finite_difference
 from physis_core.delivery.ring import RingFormat, RingWriter, ServoState
-from physis_core.delivery.shared_file import FOLDER
 from physis_ros.servo_node import ServoNode
 
 MS = 1_000_000
@@ -48,20 +47,13 @@ def graph() -> Iterator[Graph]:
 
 
 @pytest.fixture
-def name() -> Iterator[str]:
-    name = f'test-{os.getpid()}-{time.monotonic_ns()}'
-    yield name
-    assert not (FOLDER / f'physis-{name}').exists(), 'the ring was left behind'
-
-
-@pytest.fixture
-def start(name: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start(ring_name: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     processes: list[subprocess.Popen[str]] = []
     environment = {key: value for key, value in os.environ.items()
                    if key != '_ROS_WHEELS_BOOTSTRAP_COMPLETE'}
 
     def start(*parameters: str) -> subprocess.Popen[str]:
-        arguments = [f'ring:={name}', *parameters]
+        arguments = [f'ring:={ring_name}', *parameters]
         processes.append(subprocess.Popen(
             [sys.executable, '-m', 'physis_ros.servo_node', '--ros-args',
              *(part for argument in arguments for part in ('-p', argument))],
@@ -88,10 +80,10 @@ def state(ring: RingWriter) -> ServoState | None:
 
 
 def test_it_plays_until_valid_until_then_holds_and_ends_cleanly(
-        graph: Graph, name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
+        graph: Graph, ring_name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
     heard = graph.listen(Float64MultiArray, COMMANDS)
     process = start()
-    ring = RingWriter(name, FORM)
+    ring = RingWriter(ring_name, FORM)
     tell(ring, active=False)
     graph.wait_for(lambda: state(ring) is ServoState.IDLE, 'the servo')
     graph.wait_for(lambda: graph.probe.count_publishers(COMMANDS), 'its publisher')
@@ -119,26 +111,26 @@ def test_it_plays_until_valid_until_then_holds_and_ends_cleanly(
 
 
 def test_it_says_once_that_it_waits_and_when_the_ring_has_come(
-        graph: Graph, name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
+        graph: Graph, ring_name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
     process = start()
-    graph.says('servo_node: servo', f'waiting for ring `{name}`')
-    ring = RingWriter(name, FORM)
+    graph.says('servo_node: servo', f'waiting for ring `{ring_name}`')
+    ring = RingWriter(ring_name, FORM)
     tell(ring)
     graph.wait_for(lambda: state(ring) is not None, 'the servo')
     process.terminate()
     _, log = process.communicate(timeout=20)
     lines = [line.partition('[servo_node]: ')[2] for line in log.splitlines()
-             if f'`{name}`' in line]
+             if f'`{ring_name}`' in line]
     assert len(lines) == 2, log
-    assert lines[0].startswith(f'waiting for ring `{name}` of wam_node')
-    assert lines[1] == f'playing from ring `{name}` at 250 Hz'
+    assert lines[0].startswith(f'waiting for ring `{ring_name}` of wam_node')
+    assert lines[1] == f'playing from ring `{ring_name}` at 250 Hz'
     ring.close()
 
 
 def test_a_stop_at_the_servo_is_latched_until_a_new_epoch(
-        graph: Graph, name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
+        graph: Graph, ring_name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
     start()
-    ring = RingWriter(name, FORM)
+    ring = RingWriter(ring_name, FORM)
     tell(ring)
     graph.wait_for(lambda: state(ring) is not None, 'the servo')
     client = graph.probe.create_client(Trigger, '/servo_node/stop_request')
@@ -159,15 +151,15 @@ def test_a_stop_at_the_servo_is_latched_until_a_new_epoch(
 
 
 def test_a_new_writer_is_taken_when_the_old_one_is_gone(
-        graph: Graph, name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
+        graph: Graph, ring_name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
     start()
-    first = RingWriter(name, FORM)
+    first = RingWriter(ring_name, FORM)
     tell(first)
     graph.wait_for(lambda: state(first) is not None, 'the servo')
     first.write(chunk(0, time.monotonic_ns(), points=50), np.zeros(2))
     graph.wait_for(lambda: state(first) is ServoState.PLAYING, 'playing')
     first.close()
-    second = RingWriter(name, FORM)
+    second = RingWriter(ring_name, FORM)
     tell(second, epoch=7)
     graph.wait_for(lambda: state(second) is not None, 'the servo at the new ring')
     second.write(chunk(0, time.monotonic_ns(), epoch=7, points=50), np.zeros(2))
@@ -176,9 +168,9 @@ def test_a_new_writer_is_taken_when_the_old_one_is_gone(
 
 
 def test_it_says_what_is_not_permitted_and_what_it_runs_under(
-        graph: Graph, name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
+        graph: Graph, ring_name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
     start('real_time.priority:=0', 'real_time.cpus:=[4095]')
-    ring = RingWriter(name, FORM)
+    ring = RingWriter(ring_name, FORM)
     status = graph.says('servo_node: servo', 'idle')
     values = {value.key: value.value for value in status.values}
     assert values['scheduling'] == 'normal'
@@ -196,9 +188,9 @@ def test_it_says_what_is_not_permitted_and_what_it_runs_under(
      'parameter `servo_hs` is not known to servo_node; the closest that is known is `servo_hz`'),
 ])
 def test_a_wrong_parameter_is_one_sentence(
-        name: str, start: Callable[..., subprocess.Popen[str]], parameter: str, sentence: str
+        ring_name: str, start: Callable[..., subprocess.Popen[str]], parameter: str, sentence: str
         ) -> None:
-    ring = RingWriter(name, FORM)
+    ring = RingWriter(ring_name, FORM)
     process = start(parameter)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -223,10 +215,10 @@ def test_bad_limits_are_refused_before_there_is_a_ring(
 
 
 def test_limits_that_do_not_fit_the_ring_are_the_last_status(
-        graph: Graph, name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
+        graph: Graph, ring_name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
     process = start('limits.velocity:=[1.0]')
     graph.says('servo_node: servo', 'waiting for ring')
-    ring = RingWriter(name, FORM)
+    ring = RingWriter(ring_name, FORM)
     status = graph.says('servo_node: servo', 'ended: parameter `limits.velocity` has 1 numbers')
     assert status.level == DiagnosticStatus.ERROR
     process.communicate(timeout=60)
@@ -235,9 +227,9 @@ def test_limits_that_do_not_fit_the_ring_are_the_last_status(
 
 
 def test_a_rate_may_be_a_whole_number(
-        graph: Graph, name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
+        graph: Graph, ring_name: str, start: Callable[..., subprocess.Popen[str]]) -> None:
     start('servo_hz:=500')
-    ring = RingWriter(name, FORM)
+    ring = RingWriter(ring_name, FORM)
     tell(ring)
     feedback = graph.wait_for(ring.feedback, 'the servo')
     assert feedback.rate_hz == 500.0
