@@ -2,7 +2,7 @@
 
 For each number of devices the stage times are measured first, with that many devices busy; the
 search uses them.  Plans take turns, forwards and backwards, and the median of the turns counts.
-Stage times are measured again after every turn, because a machine's speed drifts; the lower bound
+Stage times are measured again after the turns, because a machine's speed drifts; the lower bound
 is the median of those that follow from each measurement.  They are the times of devices that hold
 all blocks, as in a profile; one that holds few runs them a little faster, because they stay in its
 cache.  ``busiest_device`` is what that leaves out: the part of the period in which the busiest
@@ -38,11 +38,12 @@ from physis_core.planning.single import plan_single_stream
 
 _SEARCHED = 3
 _RUN_S = 2.0
-_TURNS = 5
-_CHUNKS = (10, 1000)
+_CHUNKS = (6, 1000)
 """A run takes about so long; it has that many chunks at least, and at most."""
+_TURNS = (5, 3)
 _MANY_CHUNKS = 50
-"""Shorter runs are not repeated, unless asked for."""
+"""With fewer chunks in a run it is the second number of turns, and stage times are measured again
+only after the last: all of it takes minutes as it is."""
 _CHECK_S = (6.0, 1.0)
 """For so long the oracle follows a plan's first run, and the others."""
 _PEER = 'streamdiffusionv2_peer'
@@ -59,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help=f'chunks of a run (what takes {_RUN_S:g} s, {_CHUNKS[0]} to '
                         f'{_CHUNKS[1]})')
     parser.add_argument('--turns', type=int, default=None,
-                        help=f'runs of each plan ({_TURNS}, 1 with fewer than {_MANY_CHUNKS} '
-                        'chunks)')
+                        help=f'runs of each plan ({_TURNS[0]}, {_TURNS[1]} with fewer than '
+                        f'{_MANY_CHUNKS} chunks)')
     parser.add_argument('--peer', action='store_true',
                         help="add StreamDiffusionV2's schedule with its own message pattern")
     parser.add_argument('--json', action='store_true', help='print one JSON object')
@@ -104,9 +105,14 @@ def _on(devices: int, spec: ModelSpec, args: argparse.Namespace) -> dict[str, An
         plans[_PEER] = replace(streamdiffusionv2(profile.graph, devices), mode=_PEER,
                                link='gloo_pieces')
     chunks = args.chunks or _chunks(profile, devices)
-    turns = args.turns or (_TURNS if chunks >= _MANY_CHUNKS else 1)
+    slow = chunks < _MANY_CHUNKS
+    turns = args.turns or _TURNS[slow]
     runs: dict[str, list[Run]] = {name: [] for name in plans}
-    schedule = [name for turn in range(turns) for name in (*list(plans)[::(-1) ** turn], None)]
+    schedule: list[str | None] = []
+    for turn in range(turns):
+        schedule += list(plans)[::(-1) ** turn]
+        if not slow or turn == turns - 1:
+            schedule.append(None)
     for name in progress(schedule, f'{devices} devices', args.json):
         if name is None:
             profiles.append(measured_profile(spec, devices))
