@@ -11,7 +11,6 @@ import os
 import random
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ LONG = True
 """Too long for `physis bench all`."""
 
 FLAT_MB_PER_HOUR = 16.0
+_COUNTED = ('processes', 'descriptors', 'shared_blocks', 'threads')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,22 +108,26 @@ def soak(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def judge(seen: list[Footprint], every_s: float) -> dict[str, Any]:
-    """Growth over the last three quarters of a run; the first one fills caches."""
+    """Growth over the last three quarters of a run; the first one fills caches.
+
+    What is counted goes up and down by what a stream that has just left still holds: so the least
+    of the first half is compared with the least of the last.
+    """
     steady = seen[len(seen) // 4:]
     resident = np.array([one.resident_bytes for one in steady], float)
     hours = np.arange(len(steady)) * every_s / 3600
     slope = float(np.polyfit(hours, resident / _MB, 1)[0]) if len(steady) > 1 else 0.0
-    first, last = asdict(steady[0]), asdict(steady[-1])
-    counted = ('processes', 'descriptors', 'shared_blocks', 'threads')
     rise_mb = (resident[-len(resident) // 4:].mean() - resident[:1 + len(resident) // 4].mean()
                ) / _MB
-    same = all(first[name] == last[name] for name in counted)
-    return {'resident_mb_first': first['resident_bytes'] / _MB,
-            'resident_mb_last': last['resident_bytes'] / _MB,
+    half = (len(steady) + 1) // 2
+    first, last = ({name: min(getattr(one, name) for one in part) for name in _COUNTED}
+                   for part in (steady[:half], steady[-half:]))
+    first['processes'] = steady[0].processes  # one that dies halfway is not made up for
+    return {'resident_mb_first': resident[0] / _MB, 'resident_mb_last': resident[-1] / _MB,
             'resident_mb_per_hour': slope,
-            **{f'{name}_{when}': values[name] for name in counted
-               for when, values in (('first', first), ('last', last))},
-            'flat': bool(same and (slope < FLAT_MB_PER_HOUR or rise_mb < 1.0))}
+            **{f'{name}_{when}': counts[name] for name in _COUNTED
+               for when, counts in (('first', first), ('last', last))},
+            'flat': bool(first == last and (slope < FLAT_MB_PER_HOUR or rise_mb < 1.0))}
 
 
 def _settle(rider: Rider, totals: dict[str, int]) -> None:
