@@ -93,6 +93,8 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         if started.process.poll() is None:
             started.process.kill()
             started.process.wait()
+        for name in started.shared_memory():  # of a process that a busy machine gave no time to end
+            Path('/dev/shm', name).unlink(missing_ok=True)
 
 
 @pytest.mark.timeout(300)
