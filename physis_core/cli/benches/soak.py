@@ -31,6 +31,8 @@ LONG = True
 """Too long for `physis bench all`."""
 
 FLAT_MB_PER_HOUR = 16.0
+_REST_S = 0.2
+"""Before a count: what a stream that has just left still holds is let go meanwhile."""
 _COUNTED = ('processes', 'descriptors', 'shared_blocks', 'threads')
 
 
@@ -99,6 +101,7 @@ def soak(args: argparse.Namespace) -> dict[str, Any]:
                         riders[guest].stream.reset()
                         riders[guest].observe()
                         totals['resets'] += 1
+            ride(riders, _REST_S)
             for rider in riders:
                 _settle(rider, totals)
             seen.append(footprint(pids))
